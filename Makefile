@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile bench-tensors bench-learned train clean
+.PHONY: help setup demo unit test test-slow lint format format-c compile-commands site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile bench-tensors bench-learned train clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --strict-skips --durations 20
@@ -16,12 +16,20 @@ setup: ## Install what the other targets need (Debian 12, root); skips what is t
 demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, build/demo.json
 	@$(PYTHON) -m hmd demo
 
-test: setup lint ## Lint, then run the tests, including those in the emulated machine; 18 to 37 minutes on two CPUs
+unit: ## Unit tests, as any user, without make setup; T=PATH for some
+	@setup/unit.sh $(T)
+
+ifdef T
+test: setup ## Lint, then run the tests, including those in the emulated machine; T=PATH for some
+	$(PYTEST) $(T)
+else
+test: setup lint
 	@setup/browser.sh
 	@setup/debian.sh
-	@$(PYTHON) -c 'from hmd.decide.registry import warm; warm()' # else daemons compile while tests wait
+	@$(PYTHON) -c 'from hmd.policy.registry import warm; warm()' # else daemons compile while tests wait
 	$(PYTEST) -n 2 --dist loadfile -m 'not vm and not alone' tests
 	$(PYTEST) -m 'not slow' tests/vm
+endif
 
 test-slow: setup ## Run the longest tests, and those that want the machine for themselves; CI runs them too
 	$(PYTEST) -m alone tests/system
@@ -33,12 +41,18 @@ lint: setup ## ruff, mypy --strict, import direction, prose, figures in document
 	mypy
 	MYPYPATH=packaging/pages mypy packaging/*.py packaging/*/*.py
 	lint-imports
-	$(PYTHON) packaging/prose/prose.py
+	$(PYTHON) packaging/prose.py
 	$(PYTHON) -m bench.documents.figures --check
 
 format: setup ## Format with ruff and apply its fixes
 	ruff check --fix $(PYTHON_FILES)
 	ruff format $(PYTHON_FILES)
+
+format-c: ## Format C with clang-format, which make setup does not install (pip install clang-format)
+	clang-format -i hmd/native/*.[ch] hmd/emulate/timing/*.[ch] hmd/emulate/plugin/*.[ch]
+
+compile-commands: setup ## Write compile_commands.json, with which clangd reads the C files
+	@$(PYTHON) cffi_build.py compile_commands
 
 site: setup ## Build the documentation into build/site; a broken link fails
 	@mkdocs build --strict
@@ -86,9 +100,9 @@ bench-learned: setup ## Compare the learned policy on programs that its training
 	@setup/suite.sh
 	@$(PYTHON) -m bench.learned_policy.held_out
 
-train: setup ## Train the weights that hmd ships on the suite's programs; hmd/decide/policies/learned.npz
+train: setup ## Train the weights that hmd ships on the suite's programs; hmd/policy/builtin/learned.npz
 	@setup/suite.sh
-	@$(PYTHON) -m bench.learned_policy.held_out --ship hmd/decide/policies/learned.npz
+	@$(PYTHON) -m bench.learned_policy.held_out --ship hmd/policy/builtin/learned.npz
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
 	rm -rf build/setup/native build/dist build/deb build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

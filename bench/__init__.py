@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measurements of hmd, outside the package: run them in a checkout, as ``python -m bench.NAME``.
 
 Modules here measure hmd's own costs. ``bench.suite`` evaluates the estimator and the samplers on

@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """Calibration of the emulated machine by preset: a table, docs/results/calibration.json.
 
     python -m bench.calibration [PRESET,...] [--dilation X] [--publish]
 
 Takes the presets, by default all but hbm-dram; boots and measures each as ``hmd emulate
---calibrate`` does (:mod:`hmd.emulate.calibration`), a minute each on an idle host, hbm-dram nine.
+--calibrate`` does (:mod:`bench.microbenchmarks`), a minute each on an idle host, hbm-dram nine.
 ``--publish`` adds the presets' figures to the published ones. Exits with 1 where a figure is out of
 its bounds.
 """
@@ -17,12 +18,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench.documents.markdown_table import table as markdown
-from bench.documents.measured_commit import commit
+from bench.documents.markdown import commit
+from bench.documents.markdown import table as markdown
+from bench.microbenchmarks import calibrate
 from bench.progress import print_progress
-from hmd.emulate.calibration import calibrate
+from hmd.base.errors import HmdError
 from hmd.emulate.preset import load
-from hmd.errors import HmdError
 
 PUBLISHED: Final = Path(__file__).resolve().parents[1] / "docs/results/calibration.json"
 PRESETS: Final = ("dram-pm", "dram-cxl", "three-tier")

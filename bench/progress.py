@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Progress of a benchmark: lines on standard error, next to the results on standard output."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Digests of the code that a result depends on: modules, and what they import of the project.
 
 Takes names of modules; gives the files that their imports reach, also those inside functions, and a

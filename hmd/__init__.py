@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hmd, the heterogeneous memory daemon.
 
 One tick is one sentence: sample memory accesses, keep page heat, decide, migrate, observe.

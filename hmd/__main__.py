@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``python -m hmd`` is the ``hmd`` command."""
 
 import sys

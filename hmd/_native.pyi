@@ -1,4 +1,5 @@
-# The native module is typed by its declarations (native/*.cdef), which mypy cannot read.
+# SPDX-License-Identifier: MIT
+# cffi types the native module by its headers (native/*.h), which mypy cannot read.
 from typing import Any
 
 ffi: Any

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Builds build/deb/hmd_VERSION_amd64.deb from this checkout with debhelper (packaging/debian): a
 # wheel of hmd and the wheels of its libraries in the versions of setup/requirements.lock. Needs
 # what setup/setup.sh and setup/debian.sh install. A failure is one line.

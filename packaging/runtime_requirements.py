@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Print the part of a lock file that hmd needs to run: ``python runtime_requirements.py LOCK``.
 
 The lock file also covers development. pyproject.toml lists hmd's dependencies, and the metadata

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Sourced by the scripts of setup/ in the root of the checkout: Debian packages and error handling.
 # A failure is one line on standard error and exit status 4; complete output is in build/setup/.
 

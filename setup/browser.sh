@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Installs the browser for the tests of `hmd dashboard` (tests/system/dashboard) on a Debian 12
 # machine, as root. Only `make test` needs it; it takes 300 MB with its dependencies. Does nothing
 # if it is installed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Build the changed native modules in place: ``python setup/build_native.py``.
 
 The extension modules are those of pyproject.toml. A call without a change takes a fraction of a

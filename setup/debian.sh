@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Installs the tools that build and check hmd's Debian package, manual pages and completions, on a
 # Debian 12 machine, as root. `make deb` and `make test` need them. Does nothing if all are
 # installed.

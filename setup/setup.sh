@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Sets up what the Makefile needs on a Debian 12 machine, as root: Debian packages, QEMU and a
 # kernel from bookworm-backports, Prometheus, a virtual environment with locked versions, the native
 # modules. A step whose result exists is skipped; a failure is one line.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fixtures for every room: a real process that touches memory, and fakes of kernel interfaces."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import settings
 
-from hmd.machine.process_id import identify
+from hmd.linux.procfs import identify
 from tests.fakes.damon_kernel import DamonKernel
 from tests.fakes.huge_block import map_huge_block
 from tests.fakes.idle_bitmap import IdleBitmap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A pytest plugin: every skipped test is expected by a line here, or reported as unexpected.
 
 With ``--strict-skips``, as ``make test`` runs it, an unexpected skip fails the run.
@@ -15,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from hmd.machine.pages.mapping_queries import query_from
-from hmd.machine.pages.pagemap_scan import PageIs, scan
-from hmd.tensors.g10_traces import g10_folder
+from hmd.linux.mappings import query_from
+from hmd.linux.page_calls import PageIs, scan
+from hmd.tensors.trace import g10_folder
 
 
 def is_ordinary_user() -> bool:
@@ -76,10 +77,6 @@ def has_no_gymnasium() -> bool:
     return find_spec("gymnasium") is None
 
 
-def has_no_stable_baselines3() -> bool:
-    return find_spec("stable_baselines3") is None
-
-
 def has_no_ray() -> bool:
     return find_spec("ray") is None
 
@@ -106,19 +103,19 @@ EXPECTED = (
         on_any_host,
     ),
     ExpectedSkip(
-        "tests/system/machine/test_huge_page_sources.py::*",
+        "tests/system/linux/test_huge_page_sources.py::*",
         "this kernel has no PAGEMAP_SCAN",
         has_no_pagemap_scan,
     ),
     # As that of Debian 12. The guest's kernel has them, and its daemon and tests use them.
     ExpectedSkip(
-        "tests/unit/machine/test_mapping_queries.py::*",
+        "tests/unit/linux/test_mapping_queries.py::*",
         "PROCMAP_QUERY needs Linux 6.11",
         has_no_mapping_queries,
     ),
-    ExpectedSkip("tests/*/machine/*", "this kernel gave no huge pages", has_no_huge_pages),
+    ExpectedSkip("tests/*/linux/*", "this kernel gave no huge pages", has_no_huge_pages),
     ExpectedSkip(
-        "tests/system/machine/test_move_pages.py::*", "kernel threads*", has_no_kernel_threads
+        "tests/system/linux/test_move_pages.py::*", "kernel threads*", has_no_kernel_threads
     ),
     ExpectedSkip(
         "tests/system/sample/test_perf_events.py::*", "*paranoid*", allows_perf_for_everyone
@@ -132,10 +129,7 @@ EXPECTED = (
         for name in ("test_training_script", "test_exported_graph")
     ),
     # The extra train needs PyTorch.
-    ExpectedSkip("tests/unit/learn/test_tiering_env.py", "no gymnasium", has_no_gymnasium),
-    ExpectedSkip(
-        "tests/unit/learn/test_ppo_learner.py", "no stable-baselines3", has_no_stable_baselines3
-    ),
+    ExpectedSkip("tests/unit/learn/test_environment.py", "no gymnasium", has_no_gymnasium),
     # The extra fleet is not in the locked versions: 200 MB, for clusters alone.
     ExpectedSkip("tests/system/learn/test_ray_cluster.py", "no Ray", has_no_ray),
 )

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A pytest plugin: with ``-n 2 --dist loadfile``, files that build packages go to one worker.
 
 They build in the checkout, where a second build would be in the way.

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Bounds by simulation: what exact knowledge of a program's misses would bring.
 
     python -m bench.compare.bounds [--programs NAME,...] [--ratios 1:2,...] [--publish]
 
 Gives speeds relative to first touch of no moves, of the policies ``histogram`` and ``benefit`` with
 samples at their cost, as many as the daemon takes by default, of ``benefit`` with free samples, of
-the static oracle, of ``exact-past`` and of ``clairvoyant`` (:mod:`hmd.simulate.known_misses`). The
+the static oracle, of ``exact-past`` and of ``clairvoyant`` (:mod:`bench.known_misses`). The
 fast node has room for a third, a ninth or a seventeenth of a program's pages, as in
 :mod:`bench.learned_policy.held_out`. Prints a table and writes build/bounds.json; results of
 programs that are not named are kept. ``--publish`` also writes docs/results/bounds.json. A program
@@ -22,21 +23,20 @@ from statistics import geometric_mean
 from typing import Any, Final
 
 from bench.compare.comparison_case import RATIOS
-from bench.compare.guest_daemon import PACE
+from bench.compare.guest_services import PACE
 from bench.compare.policies import ROOT, SUITE
 from bench.compare.simulations import DELAY_S, UNSAMPLED, made
 from bench.compare.testbed import DILATION, PRESET
+from bench.known_misses import bounds
 from bench.progress import print_progress
 from bench.suite.ground_truth import recorded
-from hmd.decide import registry
+from hmd.base.errors import HmdError
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.errors import HmdError
-from hmd.simulate.baselines import baselines
-from hmd.simulate.bounds import bounds
-from hmd.simulate.known_misses import MissValues
-from hmd.simulate.simulated_pmu import PmuSettings
-from hmd.simulate.simulation import SimulationSettings, simulate
+from hmd.emulate.recordings.misses import MissStream
+from hmd.learn.rows import MissValues
+from hmd.policy import registry
+from hmd.simulate.pmu import PmuSettings
+from hmd.simulate.simulation import SimulationSettings, baselines, simulate
 
 OUTPUT = ROOT / "build" / "bounds.json"
 COMMITTED = ROOT / "docs" / "results" / "bounds.json"

@@ -1,41 +1,183 @@
+# SPDX-License-Identifier: MIT
 """A campaign: runs all cases without a known result; a failing case does not stop the others.
 
 Each kind of service has its own boots, in which systems follow one another and each runs its
 cases. A case of a system whose runs scatter runs several times, each time in another boot. Every
 run is stored in a file under the digest of its inputs, so that an interrupted campaign continues
 where it stopped; a committed result of the same digest is reused as well.
+
+The digest of a case: all that its result depends on, except the speed of the host.
+
+Comments of C and Python sources of the daemon count; those of programs do not.
+
+Trials of cases in files, so that an interrupted campaign continues where it stopped.
+
+One file per run, named after the case, the digest of all that it depends on, and the number of the
+run. The files of another digest stay, and only ``latest`` reads them.
+
+The time until the daemon in the guest finds a program, from its log.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from bench.compare import guest_daemon, guest_damon
-from bench.compare.case_digest import case_digest
-from bench.compare.case_result import CaseResult
-from bench.compare.compared_program import compared_digest, compared_program
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.comparison_trial import ComparisonTrial, run_trial
-from bench.compare.discovery import Discovery
-from bench.compare.footprint import footprint_bytes
-from bench.compare.guest_daemon import NO_SETTINGS, DaemonProgress, GuestDaemon
+import hmd
+from bench.compare import guest_services
+from bench.compare.comparison_case import (
+    CaseResult,
+    ComparisonCase,
+    ComparisonTrial,
+    compared_digest,
+    compared_program,
+    run_trial,
+    trial_of,
+)
+from bench.compare.guest_services import NO_SETTINGS, DaemonProgress, GuestDaemon
 from bench.compare.systems import RUNS, BootService, System, system_named
-from bench.compare.testbed import DILATION, Testbed, stage
-from bench.compare.trial_store import TrialStore
+from bench.compare.testbed import (
+    CACHES,
+    DILATION,
+    FAST_NODE_BYTES,
+    FLUSH_US,
+    MEASURE,
+    PRESET,
+    SERVICE_CACHE_BYTES,
+    Testbed,
+    footprint_bytes,
+    stage,
+)
 from bench.suite.inputs import prepare
-from hmd.emulate.virtual_machine.guest_agent import GuestError
-from hmd.emulate.virtual_machine.guest_command import Command
-from hmd.emulate.virtual_machine.kernel_cache import warm_kernels
-from hmd.errors import HmdError
+from hmd.base.errors import HmdError
+from hmd.emulate.preset import load
+from hmd.emulate.vm.guest import Command, GuestError
+from hmd.emulate.vm.images import warm_kernels
 
+_DAEMON_ROOMS = (
+    *("machine", "sample", "residency", "heat", "decide", "migrate"),
+    *("pipeline", "daemon", "native"),
+)
+_SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES, SERVICE_CACHE_BYTES)
+
+_FOLLOWING = ": following pid "
+_LOOK_S = 0.02
 Say = Callable[[str], None]
-
 _BOOTS = 3  # boots per service, where the machine ends early
+
+
+def case_digest(
+    case: ComparisonCase,
+    dilation: float,
+    settings: Mapping[str, Any] = guest_services.NO_SETTINGS,
+) -> str:
+    """Return the digest of a case; raises ConfigError for an unknown program or system.
+
+    ``settings`` are those of hmd's policy that differ from its defaults.
+    """
+    system = system_named(case.system)
+    parts = [compared_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
+    parts += [repr(system), repr((dilation, *_SETTING))]
+    if system.service is BootService.DAMON:
+        parts.append(repr((guest_services.scheme_words(), guest_services.SETTLE_S)))
+    if system.service is BootService.HMD:
+        configured = guest_services.configuration(system.policy, settings=settings)
+        parts += [repr(configured), _daemon_digest()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _daemon_digest() -> str:
+    root = Path(hmd.__file__).parent
+    digest = hashlib.sha256()
+    for room in _DAEMON_ROOMS:
+        for path in sorted([*(root / room).rglob("*.py"), *(root / room).glob("*.[ch]")]):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStore:
+    """The files of trials in a folder."""
+
+    folder: Path
+
+    def read(self, case: ComparisonCase, digest: str) -> CaseResult | None:
+        """Return the stored runs of a case; None without any."""
+        kept = [json.loads(path.read_text()) for path in self._paths(case, digest)]
+        if not kept:
+            return None
+        trials = tuple(trial_of(each["trial"]) for each in kept)
+        return CaseResult(trials, digest, str(kept[-1]["commit"]))
+
+    def latest(self, case: ComparisonCase) -> CaseResult | None:
+        """Return the stored runs of a case that have the digest of the newest; None without any."""
+        before, after = self._path(case, "*", 0).name.split("*")
+        found = {
+            path.name.removeprefix(before).removesuffix(after): path.stat().st_mtime_ns
+            for path in self.folder.glob(f"{before}*{after}")
+        }
+        # Names of other systems may begin like this one's, but a digest has no hyphen.
+        digests = [each for each in found if "-" not in each]
+        return self.read(case, max(digests, key=found.__getitem__)) if digests else None
+
+    def add(self, case: ComparisonCase, result: CaseResult) -> None:
+        """Store the last run of a result, whose other runs are stored."""
+        path = self._path(case, result.digest, len(result.trials) - 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = {"case": asdict(case), "trial": asdict(result.trials[-1]), "commit": result.commit}
+        path.write_text(json.dumps(kept))
+
+    def forget(self, case: ComparisonCase, digest: str) -> None:
+        """Delete the runs of a case."""
+        for path in self._paths(case, digest):
+            path.unlink()
+
+    def _paths(self, case: ComparisonCase, digest: str) -> list[Path]:
+        paths = (self._path(case, digest, run) for run in count())
+        return list(takewhile(Path.exists, paths))
+
+    def _path(self, case: ComparisonCase, digest: str, run: int) -> Path:
+        return self.folder / f"{case}-{digest}-{run}.json".replace(":", "-")
+
+
+class Discovery:
+    """A context around a run: ``seconds`` by the guest's clock until the daemon followed it.
+
+    The duration of the run if the daemon never did.
+    """
+
+    def __init__(self, daemon: GuestDaemon) -> None:
+        """Note the current end of the daemon's log."""
+        self._daemon = daemon
+        self._over = threading.Event()
+        self.seconds = 0.0
+
+    def __enter__(self) -> Discovery:
+        """Start to watch the log."""
+        self._began_s, self._before = time.monotonic(), self._daemon.count_in_log(_FOLLOWING)
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching."""
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        found = False
+        while not (found or self._over.wait(_LOOK_S)):
+            found = self._daemon.count_in_log(_FOLLOWING) > self._before
+        self.seconds = time.monotonic() - self._began_s
 
 
 @dataclass(slots=True)
@@ -244,7 +386,7 @@ class _Campaign:
         fast = case.fast_bytes(self._footprint(case.program))
         service = running.moving() if running is not None else None
         if system.service is BootService.DAMON:
-            service = guest_damon.running_damon(ready)
+            service = guest_services.running_damon(ready)
         return run_trial(
             ready,
             self._command(case.program),
@@ -299,7 +441,7 @@ def _service(
 ) -> Iterator[GuestDaemon | None]:
     """Run the service of a boot; yields the daemon if the service is hmd."""
     if service is BootService.HMD:
-        with guest_daemon.running_daemon(ready, systems[0].policy) as running:
+        with guest_services.running_daemon(ready, systems[0].policy) as running:
             yield running
     else:
         yield None

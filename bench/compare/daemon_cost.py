@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the daemon costs a program whose pages it does not move; writes build/daemon_cost.json.
 
     python -m bench.compare.daemon_cost [PROGRAM] [--pairs N] [--publish]
@@ -20,21 +21,24 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from bench.compare.compared_program import compared_digest, compared_program
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.comparison_trial import ComparisonTrial, run_trial
-from bench.compare.footprint import footprint_bytes
-from bench.compare.guest_daemon import GuestDaemon, running_daemon
+from bench.compare.comparison_case import (
+    ComparisonCase,
+    ComparisonTrial,
+    compared_digest,
+    compared_program,
+    run_trial,
+)
+from bench.compare.guest_services import GuestDaemon, running_daemon
 from bench.compare.policies import FOLDER, ROOT, SUITE
 from bench.compare.systems import hmd_with
-from bench.compare.testbed import FIRST_TOUCH, Testbed, stage
-from bench.documents.measured_commit import commit, host
+from bench.compare.testbed import FIRST_TOUCH, Testbed, footprint_bytes, stage
+from bench.documents.markdown import commit, host
 from bench.suite.inputs import prepare
-from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU
-from hmd.emulate.virtual_machine.guest_command import Command
-from hmd.emulate.virtual_machine.kernel_cache import warm_kernels
-from hmd.errors import ConfigError, HmdError
-from hmd.units import MIB
+from hmd.base.errors import ConfigError, HmdError
+from hmd.base.units import MIB
+from hmd.emulate.demo.measure import PROGRAM_CPU, SERVICE_CPU
+from hmd.emulate.vm.guest import Command
+from hmd.emulate.vm.images import warm_kernels
 
 OUTPUT = ROOT / "build" / "daemon_cost.json"
 COMMITTED = ROOT / "docs" / "results" / OUTPUT.name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Settings of kernel tiering, DAMON and hmd, compared in the emulated machine.
 
     python -m bench.compare.emulated_settings kernel                 NUMA balancing's knobs
@@ -19,22 +20,33 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.comparison_trial import run_trial
-from bench.compare.footprint import footprint_bytes
-from bench.compare.guest_daemon import Pace, running_daemon
-from bench.compare.guest_damon import DamonSettings, running_damon
+from bench.compare.comparison_case import ComparisonCase, run_trial
+from bench.compare.guest_services import DamonSettings, Pace, running_daemon, running_damon
 from bench.compare.systems import HMD_DEFAULT, KERNEL_DEFAULTS, system_named
-from bench.compare.testbed import FIRST_TOUCH, Testbed, stage
+from bench.compare.testbed import FIRST_TOUCH, Testbed, footprint_bytes, stage
 from bench.suite.ground_truth import program_digest
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
-from hmd.emulate.virtual_machine.guest_agent import GuestError
-from hmd.emulate.virtual_machine.guest_command import Command
-from hmd.errors import HmdError
+from hmd.base.errors import HmdError
+from hmd.emulate.vm.guest import Command, GuestError
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
 BALANCING = "/sys/kernel/debug/sched/numa_balancing"
+
+DAMON: tuple[DamonSettings, ...] = (
+    DamonSettings(("50ms", "1s", "10s"), ("10", "1000"), "5s"),
+    DamonSettings(("20ms", "400ms", "4s"), ("10", "400"), "2s"),
+    DamonSettings(("20ms", "400ms", "4s"), ("10", "1000"), "5s"),
+    DamonSettings(("20ms", "400ms", "4s"), ("10", "1000"), "2s"),
+    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "2s"),
+    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "1s"),
+    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "500ms"),
+    DamonSettings(("20ms", "200ms", "2s"), ("100", "2000"), "1s"),
+    DamonSettings(("10ms", "100ms", "1s"), ("10", "1000"), "1s"),
+    DamonSettings(("5ms", "100ms", "1s"), ("10", "1000"), "2s"),
+)
+
+HMD: tuple[Pace, ...] = (Pace(0.25), Pace(0.25, 41), Pace(0.25, 83), Pace(0.25, 331))
 
 
 def _balancing(*values: int) -> Mapping[str, int]:
@@ -57,21 +69,6 @@ KERNEL: tuple[Mapping[str, int], ...] = (
     _balancing(100, 50, 500, 500),
 )
 """Settings of /sys/kernel/debug/sched/numa_balancing, in addition to tiering and demotion."""
-
-DAMON: tuple[DamonSettings, ...] = (
-    DamonSettings(("50ms", "1s", "10s"), ("10", "1000"), "5s"),
-    DamonSettings(("20ms", "400ms", "4s"), ("10", "400"), "2s"),
-    DamonSettings(("20ms", "400ms", "4s"), ("10", "1000"), "5s"),
-    DamonSettings(("20ms", "400ms", "4s"), ("10", "1000"), "2s"),
-    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "2s"),
-    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "1s"),
-    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "500ms"),
-    DamonSettings(("20ms", "200ms", "2s"), ("100", "2000"), "1s"),
-    DamonSettings(("10ms", "100ms", "1s"), ("10", "1000"), "1s"),
-    DamonSettings(("5ms", "100ms", "1s"), ("10", "1000"), "2s"),
-)
-
-HMD: tuple[Pace, ...] = (Pace(0.25), Pace(0.25, 41), Pace(0.25, 83), Pace(0.25, 331))
 
 
 def main() -> int:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Moves 16 MiB to and fro between nodes 0 and 1 by move_pages(2), 512 pages per call.
  *

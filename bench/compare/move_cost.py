@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CPU cost of moving a page in the emulated machine, for the simulator's MigrationCost.
 
     python -m bench.compare.move_cost       takes about a minute
@@ -13,10 +14,10 @@ import sys
 from pathlib import Path
 
 from bench.compare.testbed import FIRST_TOUCH, Testbed, stage
-from hmd.emulate.c_compiler import compile_static
-from hmd.emulate.demo.variants import PROGRAM_CPU
-from hmd.emulate.virtual_machine.guest_command import Command
-from hmd.errors import HmdError
+from hmd.base.errors import HmdError
+from hmd.emulate.assets import compile_static
+from hmd.emulate.demo.measure import PROGRAM_CPU
+from hmd.emulate.vm.guest import Command
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = ROOT / "build" / "moving.json"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Settings of policies, compared by simulation on the comparison's programs and ratios.
 
     python -m bench.compare.simulated_settings histogram benefit:confidence=1,move_ns=2000 ...
@@ -20,23 +21,22 @@ from functools import partial
 from typing import Any
 
 from bench.compare.comparison_case import RATIOS, ComparisonCase
-from bench.compare.figures import geomean
-from bench.compare.footprint import footprint_bytes
-from bench.compare.guest_daemon import EXPERIMENT_PERIOD, PACE
+from bench.compare.guest_services import EXPERIMENT_PERIOD, PACE
 from bench.compare.policies import FOLDER, PROGRAMS, ROOT, SUITE
 from bench.compare.simulations import DELAY_S, UNSAMPLED, made
-from bench.compare.testbed import DILATION, PRESET
+from bench.compare.tables import geomean
+from bench.compare.testbed import DILATION, PRESET, footprint_bytes
 from bench.progress import print_progress
 from bench.suite.ground_truth import program_digest, recorded
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
+from hmd.base.errors import ConfigError, HmdError
+from hmd.base.units import PAGE_BYTES
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.errors import ConfigError, HmdError
-from hmd.heat.heat_settings import HeatSettings
-from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.emulate.recordings.misses import MissStream
+from hmd.heat.settings import HeatSettings
+from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
-from hmd.units import PAGE_BYTES
 
 OUTPUT = ROOT / "build" / "settings.json"
 

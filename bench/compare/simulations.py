@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The simulator compared with the guest, at the same policy, program, fast memory and pace.
 
 For each case of hmd that starts with a free fast node, as the simulated one is: the runtime by
@@ -7,6 +8,11 @@ The guest's CPU also runs the kernel (page faults, and timer ticks, which dilati
 excess of first touch in the guest over the simulator, per second of the guest's clock, is added.
 And the guest's modelled time omits the program's sleep on migration entries, which the simulator
 counts. Results are stored by digest.
+
+Runtimes of the static oracle: the best placement found that never changes.
+
+By replay of each program's miss recording, with as much fast memory as its cases have. A recording
+takes a minute or two, unless the estimator's bench made it. Results are stored by digest.
 """
 
 from __future__ import annotations
@@ -15,24 +21,23 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import hmd
-from bench.compare.compared_program import can_be_simulated
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.comparison_trial import ComparisonTrial
-from bench.compare.guest_daemon import EXPERIMENT_PERIOD, HEADROOM_BYTES, PACE
+from bench.compare.comparison_case import ComparisonCase, ComparisonTrial, can_be_simulated
+from bench.compare.guest_services import EXPERIMENT_PERIOD, HEADROOM_BYTES, PACE
 from bench.compare.systems import FIRST, swept, system_named
 from bench.compare.testbed import PRESET
 from bench.suite.ground_truth import program_digest, recorded
-from hmd.decide import registry
-from hmd.decide.plan import Policy
+from hmd.base.units import PAGE_BYTES
 from hmd.emulate.preset import load
-from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.policy import registry
+from hmd.policy.plan import Policy
+from hmd.simulate import simulation as of_recording
+from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
-from hmd.units import PAGE_BYTES
 
 POLICIES = ("benefit", "histogram")
 """Policies without durations in their settings: those of others follow the guest's clock."""
@@ -45,6 +50,8 @@ DELAY_S = 0.003
 took the daemon about 0.15 s by the guest's clock on drift."""
 
 _ROOMS = ("simulate", "residency", "heat", "decide", "migrate")
+
+ORACLE = "oracle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +86,10 @@ def simulations(
 
 def made(policy: str, values: Mapping[str, Any] | None = None) -> Policy:
     """Return a policy with the guest's headroom and these settings; ConfigError if unknown."""
-    named = {field.name for field in fields(registry.settings_type(policy))}
-    headroom = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
+    named = set(registry.info(policy).settings_type.model_fields)
+    headroom = {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}
     given = {name: value for name, value in headroom.items() if name in named}
-    return registry.make(policy, {**given, **(values or {})})
+    return registry.create(policy, {**given, **(values or {})})
 
 
 def _kept(
@@ -128,3 +135,35 @@ def _sources() -> str:
         for path in sorted((root / room).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def oracle_seconds(
+    trials: Mapping[ComparisonCase, ComparisonTrial],
+    suite: Path,
+    folder: Path,
+    say: Callable[[str], None],
+) -> dict[ComparisonCase, float]:
+    """Return the oracle's runtime for each program and ratio with a first-touch trial.
+
+    Programs that cannot be simulated have none.
+    """
+    found = {}
+    for case, trial in sorted(trials.items(), key=lambda item: item[0]):
+        if case.system == FIRST.name and can_be_simulated(case.program):
+            pages = trial.fast_bytes // PAGE_BYTES
+            oracle = ComparisonCase(case.program, case.ratio, ORACLE)
+            found[oracle] = _seconds(case.program, pages, suite, folder, say)
+    return found
+
+
+def _seconds(name: str, pages: int, suite: Path, folder: Path, say: Callable[[str], None]) -> float:
+    sources = Path(of_recording.__file__).read_bytes() + load(PRESET).model_dump_json().encode()
+    digest = hashlib.sha256(sources).hexdigest()[:12]
+    path = folder / "oracle" / f"{name}-{program_digest(name)}-{pages}-{digest}.json"
+    if not path.exists():
+        say(f"{name}: the best of placements with {pages:,} pages fast")
+        stream = recorded(name, suite, say).stream
+        runtime = of_recording.baselines(stream, load(PRESET), pages)["oracle"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(runtime))
+    return float(json.loads(path.read_text()))

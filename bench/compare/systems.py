@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The compared systems, each of which decides the placement of a program's pages.
 
 A system is an initial placement, kernel settings while it is active, and optionally a service on
@@ -13,10 +14,10 @@ from enum import StrEnum
 
 from bench.compare.comparison_case import RATIOS, SWEPT, THP, WHOLE, ComparisonCase
 from bench.compare.testbed import FIRST_TOUCH, ON_FAST, ON_SLOW, Start
-from hmd.decide import registry
+from hmd.base.errors import ConfigError
 from hmd.emulate.demo.fast_node import MIN_FREE_KBYTES
-from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE
-from hmd.errors import ConfigError
+from hmd.emulate.demo.measure import FAST_NODE, SLOW_NODE
+from hmd.policy import registry
 
 RUNS = 3
 """Runs of each case, each in another boot."""
@@ -42,6 +43,14 @@ _SCALED: Mapping[str, str | int] = {
 _BOTH = (FAST_NODE, SLOW_NODE)
 _WEIGHTS = "/sys/kernel/mm/mempolicy/weighted_interleave"
 _WEIGHTED: Mapping[str, str | int] = {f"{_WEIGHTS}/node0": 8, f"{_WEIGHTS}/node1": 3}
+
+# In this order: khugepaged raises the reserves when it starts.
+_HUGE_PAGES: Mapping[str, str | int] = {
+    "/sys/kernel/mm/transparent_hugepage/enabled": "always",
+    "/proc/sys/vm/min_free_kbytes": MIN_FREE_KBYTES,
+}
+
+_NO_TIERING = ("interleave", "none")
 
 
 class BootService(StrEnum):
@@ -109,13 +118,6 @@ _STANDING = (
 )
 PEERS = (FIRST.name, KERNEL.name, KERNEL_DEFAULTS.name, DAMON.name)
 """The alternatives to hmd for a user."""
-
-# In this order: khugepaged raises the reserves when it starts.
-_HUGE_PAGES: Mapping[str, str | int] = {
-    "/sys/kernel/mm/transparent_hugepage/enabled": "always",
-    "/proc/sys/vm/min_free_kbytes": MIN_FREE_KBYTES,
-}
-_NO_TIERING = ("interleave", "none")
 
 
 def hmd_with(policy: str) -> System:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The testbed of the comparison: a booted machine with little noise and a fast node of any size.
 
 The program runs on CPU 1, or with n threads on the first n odd CPUs, with a last-level cache that
@@ -10,31 +11,55 @@ Pages are 4 KiB: transparent huge pages are off, because 2 MiB of these programs
 gigabytes, but for systems whose names end with ``@thp``. Files that programs read are in the page
 cache, on the slow node, before measurements. The fast node is full of the page cache of another
 file when a program starts.
+
+Continuous demotion: keeps kswapd awake on the fast node.
+
+After sixteen failures on a node, kswapd is not woken there until something is reclaimed
+(kswapd_failures, mm/vmscan.c). A node full of unmovable memory makes it fail; tiering then
+promotes nothing, for lack of free pages. So, while a program runs with demotion enabled, a helper
+process on the fast node has a few of its pages demoted every second (memory.reclaim,
+Documentation/admin-guide/cgroup-v2.rst, Linux 5.19).
+
+What the host's other work costs emulated CPUs: time in which their threads could not run.
+
+The guest's clock is the host's, so that it runs on while QEMU's thread of a CPU waits for a CPU of
+the host. Two causes are measured: the thread's wait in the run queues of the host's kernel (the
+second field of /proc/PID/task/TID/schedstat, Documentation/scheduler/sched-stats.rst), and the
+time that a hypervisor took from the host's CPUs (steal in proc_stat(5)), as a share of one CPU.
+What shared caches and memory of the host cost is in neither.
+
+Footprints of the suite's programs, from which the sizes of fast tiers follow.
+
+A footprint is the peak resident set (VmHWM in proc_pid_status(5)) of one run on the host, which
+takes a second or two. A server runs its load. The result is stored in a file.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.compare.host_contention import HostContention
-from hmd.emulate.assets import WORKLOADS
-from hmd.emulate.c_compiler import compile_static
+from hmd.base.errors import HmdError, MissingError
+from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.demo.fast_node import FastNode, open_fast_node
-from hmd.emulate.demo.meter import Meter
-from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service
-from hmd.emulate.preset import Preset, load
-from hmd.emulate.preset_overrides import with_cpus, with_node_size
-from hmd.emulate.recordings.server_load import serve
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.emulate.virtual_machine.guest_command import Command
-from hmd.errors import HmdError
-from hmd.machine.procfs import chosen
+from hmd.emulate.demo.measure import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, Meter, service
+from hmd.emulate.preset import Preset, load, with_cpus, with_node_size
+from hmd.emulate.recordings.recorder import READY_S, serve
+from hmd.emulate.vm.boot import Machine
+from hmd.emulate.vm.guest import BASE_ENVIRONMENT, Command
+from hmd.linux.procfs import PROC, chosen
+
+_STEAL = 8  # of the fields of the first line of /proc/stat
 
 PRESET = "dram-pm"
+
 DILATION = 50.0
 """Guest time over modelled time, at least: emulation of a program that mostly hits caches is
 slower than that, and the guest's clock then runs ahead."""
@@ -68,14 +93,81 @@ GROUP = "/programs"
 """The cgroup of the programs, by which services select them."""
 
 PLACED = WORKLOADS / "placed.c"
-FLUSH_TLB = Path(__file__).parents[1] / "workloads/flush_tlb.c"
 _TIMEOUT_S = 900
+
 _MOVE_KERNEL_THREADS = f"""
 for each in /proc/[0-9]*; do
     [ -s $each/cmdline ] || taskset -p {1 << SERVICE_CPU:x} ${{each#/proc/}}
 done >/dev/null 2>&1
 true"""
+
 _IN_GROUP = f'echo $$ > /sys/fs/cgroup{GROUP}/cgroup.procs && exec "$@"'
+_PAGES = 8
+_DEMOTION = "/sys/kernel/mm/numa/demotion_enabled"
+_GROUP, _HELD = "/sys/fs/cgroup/demoted", "/run/held"
+
+_BEGIN = f"""
+echo +memory > /sys/fs/cgroup/cgroup.subtree_control
+mkdir {_GROUP}
+mkfifo {_HELD}"""
+
+_GO_ON = f"""
+echo $$ > {_GROUP}/cgroup.procs
+while sleep 1; do
+    "$@" > {_HELD} &
+    read held < {_HELD} && echo 16K > {_GROUP}/memory.reclaim
+    kill $!
+done"""
+
+_END = f"""
+echo 1 > {_GROUP}/cgroup.kill
+until rmdir {_GROUP} 2>/dev/null; do sleep 0.1; done
+rm {_HELD}
+echo -memory > /sys/fs/cgroup/cgroup.subtree_control"""
+
+_END_S = 60
+_LOOK_S = 0.002
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class HostWait:
+    """Seconds since the start of the thread and of the host."""
+
+    queued_s: float
+    stolen_s: float
+
+    def since(self, earlier: HostWait) -> float:
+        """Return the seconds that the thread lost from an earlier reading to this one."""
+        return self.queued_s - earlier.queued_s + self.stolen_s - earlier.stolen_s
+
+
+class HostContention:
+    """Readings of emulated CPUs' threads, of which the mean counts."""
+
+    def __init__(self, pid: int, vcpus: Sequence[int], proc: Path = PROC) -> None:
+        """Find the threads of CPUs in a QEMU process; MissingError where it has none."""
+        self._proc, tasks = proc, proc / str(pid) / "task"
+        self._threads = [_thread_named(tasks, f"CPU {vcpu}/TCG") for vcpu in vcpus]
+
+    def read(self) -> HostWait:
+        """Return the waits so far; 0 s in queues where the kernel has no scheduler statistics."""
+        files = [thread / "schedstat" for thread in self._threads]
+        waits = [int(file.read_text().split()[1]) if file.exists() else 0 for file in files]
+        waited_ns = sum(waits) / len(waits)
+        cpus = (self._proc / "stat").read_text().split("\n", 1)[0].split()
+        stolen_s = int(cpus[_STEAL]) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
+        return HostWait(waited_ns * 1e-9, stolen_s)
+
+
+def _thread_named(tasks: Path, name: str) -> Path:
+    for task in tasks.iterdir():
+        if (task / "comm").read_text().strip() == name:
+            return task
+    raise MissingError(f"QEMU has no thread {name!r}: this version gives its threads no names")
+
+
+FLUSH_TLB = Path(__file__).parents[1] / "workloads/flush_tlb.c"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,3 +356,81 @@ def _program_cpus(commands: Sequence[Command]) -> range:
 def _isolated(cpus: range) -> tuple[str, ...]:
     listed = ",".join(map(str, cpus))
     return (f"isolcpus={listed}", f"rcu_nocbs={listed}")
+
+
+HOLD_PAGES = Path(__file__).parents[1] / "workloads/hold_pages.c"
+
+
+@contextmanager
+def going_on(stage: Testbed) -> Iterator[None]:
+    """Keep demotion active if it is enabled; raises HmdError where the guest refuses."""
+    if stage.get([_DEMOTION])[_DEMOTION] != "true":
+        yield
+        return
+    stage.sh(_BEGIN)
+    held = (str(compile_static(HOLD_PAGES)), str(_PAGES))
+    on_fast = (str(compile_static(PLACED)), str(SERVICE_CPU), "bind", str(1 << FAST_NODE), *held)
+    said = bytearray()
+    job = stage.machine.start(
+        service(["sh", "-c", _GO_ON, "sh", *on_fast]), stdout=said.extend, stderr=said.extend
+    )
+    try:
+        yield
+    finally:
+        stage.sh(_END)
+        job.wait(_END_S)
+
+
+def footprint_bytes(name: str, digest: str, prepare: Callable[[], Command], folder: Path) -> int:
+    """Return a program's footprint; ``digest`` identifies all that its runs depend on.
+
+    Raises HmdError where the program fails on the host.
+    """
+    path = folder / "footprints" / f"{name}-{digest}.json"
+    if path.exists():
+        return int(json.loads(path.read_text())["peak_bytes"])
+    peak = _measured(prepare())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"peak_bytes": peak}))
+    return peak
+
+
+def _measured(command: Command) -> int:
+    with subprocess.Popen(
+        ["setarch", "--addr-no-randomize", *command.argv],
+        cwd="/tmp",
+        env=dict(command.env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        status, peak = Path(f"/proc/{process.pid}/status"), 0
+        client = _load(command)
+        while process.poll() is None:
+            found = _PEAK.search(status.read_text())
+            peak = int(found[1]) << 10 if found else peak  # a zombie has none
+            time.sleep(_LOOK_S)
+            if client is not None and client.poll():
+                process.kill()
+                raise HmdError(f"{command.load[0]} exited with {client.returncode} on the host")
+    if process.returncode != command.exit_status:
+        raise HmdError(f"{command.argv[0]} exited with {process.returncode} on the host")
+    return peak
+
+
+def _load(command: Command) -> subprocess.Popen[bytes] | None:
+    """Start the load of a server that has been started; None for other programs."""
+    if not command.load:
+        return None
+    give_up = time.monotonic() + READY_S
+    while _run(command.ready).wait():
+        if time.monotonic() > give_up:
+            raise HmdError(f"{command.argv[0]} did not become ready within {READY_S:.0f} s")
+        time.sleep(_LOOK_S)
+    return _run(command.load)
+
+
+def _run(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        words, env=BASE_ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )

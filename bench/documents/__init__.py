@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Figures and tables of documents, from measured results."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tables of documents, made from docs/results/*.json; :mod:`bench.documents.figures` places them.
 
 Each function takes the results by the name of their file and returns a Markdown table.
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bench.calibration import table as calibration_table
-from bench.compare.comparison_tables import (
+from bench.compare.tables import (
     classes,
     contention,
     huge_paged,
@@ -19,12 +20,12 @@ from bench.compare.comparison_tables import (
     summary,
     swept,
 )
-from bench.documents.markdown_table import table
+from bench.documents.markdown import table
 from bench.learned_policy.feature_ablation import table as ablation_table
 from bench.learned_policy.in_guest import table as guest_table
 from bench.stages.policy import table as convergence_table
 from bench.stages.stage_costs import table as stage_table
-from bench.tensors.planner_tables import in_place_steps, made_steps, noise, programs, tier_sweeps
+from bench.tensors.planners import in_place_steps, made_steps, noise, programs, tier_sweeps
 
 Results = Mapping[str, Any]
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
@@ -193,19 +194,6 @@ def moves(results: Results) -> str:
     return table(head, rows, text=1)
 
 
-def guard(results: Results) -> str:
-    """Return speeds relative to no moves, with MiB moved, without the guard and with it."""
-    rows = []
-    for case in results["guard"]["cases"]:
-        times, moved = case["seconds"], case["moved_mib"]
-        cells = [
-            f"{times['none'] / times[name]:.3f} ({moved[name]})"
-            for name in ("unguarded", "guarded")
-        ]
-        rows.append([case["program"], case["ratio"], *cells])
-    return table(["program", "ratio", "without the guard", "with it"], rows, text=2)
-
-
 def _speeds(found: Results, cases: str) -> str:
     names = list(found["geomean"])
     rows = []
@@ -250,7 +238,6 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         moves,
         learned,
         learned_guest,
-        guard,
         swept,
         huge_paged,
         estimator,

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """The service under hostile neighbours: clients that flood it, programs that make it grow."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The service while hostile clients flood it: prints figures, writes build/hostile-clients.json.
 
 A daemon on this host as its service runs it (another user, RLIMIT_NPROC 64, RLIMIT_NOFILE 1024, the
@@ -13,37 +14,160 @@ and a third user scrapes the metrics four times per second. Needs root.
 interpreter. ``scrapes_answered`` is a share. ``log_lines`` are the lines that the daemon logged
 meanwhile, without those about root's requests. ``daemon_cpu`` is CPU time over elapsed time. With
 ``--publish`` the figures also go to docs/results/hostile.json.
+
+Clients that try to keep others out: idle connections, requests that are refused, busy loops.
+
+Each runs in a process of its own as a user who may connect to the status socket, that is, a member
+of its group, until it is killed. What the daemon closes is opened again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
+import multiprocessing
 import os
+import resource
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.hostile.attackers import attackers
 from bench.hostile.confined_daemon import DAEMON_UID, ConfinedDaemon, confined_daemon
+from hmd.base.errors import HmdError, NotPermittedError
 from hmd.control.client import send_admin_request
-from hmd.errors import HmdError, NotPermittedError
 
-ROOT: Final = Path(__file__).parents[2]
-OUTPUT: Final = ROOT / "build/hostile-clients.json"
-PUBLISHED: Final = ROOT / "docs/results/hostile.json"
+ATTACKER_UID: Final = 64711
+HTTP_CONNECTIONS: Final = 2000
+SOCKET_CONNECTIONS: Final = 40
+REFUSED_PER_S: Final = 1000
+BUSY_PER_CPU: Final = 40
+BUSY_S: Final = 10.0
+REOPEN_S: Final = 1.0
+
+Connect = Callable[[], socket.socket]
+
 COMMAND: Final = "python -m bench.hostile.clients --seconds 600 --publish"
 METRICS_PORT: Final = 19742
 PAUSE_EVERY_S: Final = 0.5
 SCRAPE_EVERY_S: Final = 0.25
 SCRAPE_TIMEOUT_S: Final = 10.0
 TARGET: Final = "import sys; kept = bytearray(64 << 20); print(flush=True); sys.stdin.read()"
+
+
+def hold_idle(connect: Connect, count: int) -> None:
+    """Keep ``count`` connections open that send half a request at most."""
+    held: list[socket.socket] = []
+    while True:
+        begun_s = time.monotonic()
+        held = [s for s in held if _open(s)]
+        while len(held) < count:
+            try:
+                held.append(connect())
+            except OSError:
+                break
+        time.sleep(max(0.0, REOPEN_S - (time.monotonic() - begun_s)))
+
+
+def request_refused(path: Path, rate_per_s: int) -> None:
+    """Send admin requests that this user may not make, ``rate_per_s`` of them."""
+    due_s = time.monotonic()
+    while True:
+        with contextlib.suppress(OSError), _unix(path) as s:
+            s.sendall(b'{"command": "pause"}\n')
+            s.recv(4096)
+        due_s = max(due_s + 1 / rate_per_s, time.monotonic() - 1)
+        time.sleep(max(0.0, due_s - time.monotonic()))
+
+
+def keep_busy() -> None:
+    """Use all CPU time that there is, every other 10 seconds: meanwhile requests are few."""
+    while True:
+        turn, left_s = divmod(time.monotonic(), BUSY_S)
+        if turn % 2:
+            time.sleep(BUSY_S - left_s)
+
+
+@contextmanager
+def attackers(path: Path, metrics_port: int, group: int) -> Iterator[None]:
+    """Run all of them at once."""
+    half_a_request = b"GET /metrics HT"
+
+    def http() -> socket.socket:
+        s = socket.create_connection(("127.0.0.1", metrics_port), timeout=5)
+        s.sendall(half_a_request)
+        s.setblocking(False)
+        return s
+
+    def idle_client() -> socket.socket:
+        s = _unix(path)
+        s.sendall(b'{"comm')
+        s.setblocking(False)
+        return s
+
+    works: list[Callable[[], None]] = [
+        lambda: hold_idle(http, HTTP_CONNECTIONS),
+        lambda: hold_idle(idle_client, SOCKET_CONNECTIONS),
+        lambda: request_refused(path, REFUSED_PER_S),
+        *[keep_busy] * (BUSY_PER_CPU * len(os.sched_getaffinity(0))),
+    ]
+    context = multiprocessing.get_context("fork")
+    running = [context.Process(target=_as_attacker, args=(work, group)) for work in works]
+    try:
+        for process in running:
+            process.start()
+        yield
+    finally:
+        for process in running:
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _as_attacker(work: Callable[[], None], group: int) -> None:
+    most = max(resource.getrlimit(resource.RLIMIT_NOFILE)[1], HTTP_CONNECTIONS + 64)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    os.setgroups([])
+    os.setgid(group)
+    os.setuid(ATTACKER_UID)
+    work()
+
+
+def _unix(path: Path) -> socket.socket:
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(5)
+    try:
+        s.connect(str(path))
+    except BaseException:
+        s.close()
+        raise
+    return s
+
+
+def _open(s: socket.socket) -> bool:
+    """Return whether the other end has not closed a connection; closes it otherwise."""
+    try:
+        if s.recv(4096):
+            return True
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    s.close()
+    return False
+
+
+ROOT: Final = Path(__file__).parents[2]
+OUTPUT: Final = ROOT / "build/hostile-clients.json"
+PUBLISHED: Final = ROOT / "docs/results/hostile.json"
 
 
 @dataclass(frozen=True, slots=True)

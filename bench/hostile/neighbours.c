@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Programs that a daemon finds on a machine and that cost it the most: many processes, many
  * mappings, much reserved memory.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What neighbours of every size cost the daemon: prints a table, writes docs/results/hostile.json.
 
 The real service, with the sampler ``faults``, follows programs that are many or that map much
@@ -22,8 +23,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.scale.kernel_limits import raised
-from hmd.decide.registry import warm_apart
+from bench.scale.tick_cost import raised
+from hmd.policy.registry import warm_apart
 
 HERE = Path(__file__).parent
 RESULTS = Path("docs/results/hostile.json")
@@ -32,6 +33,8 @@ QUOTA = 0.01
 START_S = 300.0
 """Longest time to the first tick: kernels are compiled once."""
 
+ARGUMENTS = 'cmdline: "(java ?)+.*server|.*idle"'
+
 
 @dataclass(frozen=True, slots=True)
 class NeighbourCase:
@@ -39,7 +42,7 @@ class NeighbourCase:
 
     ``processes`` is how many of it the daemon must find, by ``selector`` or else by the program's
     path, ``quota`` its share of a CPU. ``limits`` are sysctls that it needs
-    (:mod:`bench.scale.kernel_limits`).
+    (:mod:`bench.scale.tick_cost`).
     """
 
     name: str
@@ -50,8 +53,6 @@ class NeighbourCase:
     quota: float = QUOTA
     limits: Mapping[str, int] = field(default_factory=dict)
 
-
-ARGUMENTS = 'cmdline: "(java ?)+.*server|.*idle"'
 
 CASES: tuple[NeighbourCase, ...] = (
     NeighbourCase("10,000 idle forks", ("forks", 10_000), 10_000),
@@ -181,7 +182,7 @@ def _service(case: NeighbourCase, folder: Path, program: Path) -> Iterator[subpr
         f"sample: {{sampler: faults, cpu_quota: {case.quota:.0%}}}\n"
         f"observe: {{metrics: 'off', socket: {socket}}}\n"
     )
-    words = [sys.executable, "-m", "bench.hostile.measured_service", str(config), _result(folder)]
+    words = [sys.executable, "-m", "bench.hostile.confined_daemon", str(config), _result(folder)]
     with (folder / "log").open("wb") as log, subprocess.Popen(words, stderr=log) as daemon:
         try:
             yield daemon

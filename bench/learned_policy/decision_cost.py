@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cost of a decision of the learned policy: prints a table, writes build/learned_cost.json.
 
     python -m bench.learned_policy.decision_cost [--publish]
@@ -20,15 +21,14 @@ from statistics import median
 
 import numpy as np
 
-from bench.synthetic.synthetic_memory import Tier
-from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
-from hmd.decide import registry
-from hmd.decide.learned.network import run_network
-from hmd.decide.learned.page_features import LearnedFeatures
-from hmd.decide.plan import MachineView, Plan, Policy
-from hmd.decide.policies.learned import Learned
-from hmd.heat.view.page_view import PageView
-from hmd.machine.own_memory import keep_freed_memory
+from bench.synthetic.synthetic_run import SyntheticRun, Tier, hot_blocks
+from hmd.heat.view import PageView
+from hmd.linux.own_process import keep_freed_memory
+from hmd.policy import registry
+from hmd.policy.builtin.learned import Learned
+from hmd.policy.learned.features import LearnedFeatures
+from hmd.policy.learned.network import run_network
+from hmd.policy.plan import MachineView, Plan, Policy
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = ROOT / "build" / "learned_cost.json"
@@ -82,7 +82,7 @@ def decision_ms(policy: Policy) -> tuple[float, SyntheticRun]:
 
 def measure() -> dict[str, float]:
     """Return milliseconds by stage, and the number of rows."""
-    policy = registry.make(Learned.name)
+    policy = registry.create(Learned.name)
     assert isinstance(policy, Learned)
     learned_ms, program = decision_ms(policy)
     shape, weight = policy.weights.packed()
@@ -94,7 +94,7 @@ def measure() -> dict[str, float]:
         "features_ms": timed_ms(lambda: features.rows(pages).columns()),
         "network_ms": timed_ms(lambda: run_network(columns, shape, weight)),
         "decision_ms": learned_ms,
-        "rule_decision_ms": decision_ms(registry.make(registry.DEFAULT))[0],
+        "rule_decision_ms": decision_ms(registry.create(registry.DEFAULT))[0],
     }
 
 

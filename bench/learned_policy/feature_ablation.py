@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What each feature of the learned policy brings to its predictions, on programs held out.
 
     python -m bench.learned_policy.feature_ablation [--publish]
@@ -25,15 +26,15 @@ import numpy as np
 
 from bench.compare.bounds import PROGRAMS
 from bench.compare.policies import ROOT
-from bench.documents.markdown_table import table as markdown_table
-from bench.documents.measured_commit import commit
+from bench.documents.markdown import commit
+from bench.documents.markdown import table as markdown_table
 from bench.learned_policy.networks import EPOCHS, HIDDEN, RUNS, HeldOutNetworks, split_rows
 from bench.progress import print_progress
-from hmd.decide.learned.feature_kernel import FEATURES
-from hmd.decide.learned.trust_kernel import OCTAVES_MOST
-from hmd.errors import HmdError
+from hmd.base.errors import HmdError
 from hmd.learn.perceptron import FittedNetwork, fit_network
-from hmd.learn.training_rows import TrainingRows
+from hmd.learn.rows import TrainingRows
+from hmd.policy.learned.features import FEATURES
+from hmd.policy.learned.trust import MAX_OCTAVES
 
 OUTPUT: Final = ROOT / "build" / "feature_ablation.json"
 PUBLISHED: Final = ROOT / "docs" / "results" / "feature_ablation.json"
@@ -47,6 +48,9 @@ GROUPS: Final = {
     "the process": ("density", "rate_change"),
 }
 """Features by what they are about."""
+
+_SIGMAS_MOST: Final = 5.0  # as features are trained
+_LEAST: Final = 1e-9
 
 
 def main() -> int:
@@ -115,7 +119,7 @@ def bits_saved(network: FittedNetwork, features: np.ndarray, rows: TrainingRows)
         values = values @ matrix.T + bias
         if number < len(network.layers) - 1:
             values = np.maximum(values, 0)
-    octaves = np.clip(values[:, 0].astype(np.float64), -OCTAVES_MOST, OCTAVES_MOST)
+    octaves = np.clip(values[:, 0].astype(np.float64), -MAX_OCTAVES, MAX_OCTAVES)
     base = rows.base.astype(np.float64)
     rate = base * np.exp2(octaves)
     octaves += np.log2(base.sum() / max(rate.sum(), _LEAST))
@@ -138,10 +142,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         )
     head = ["without", "bits per miss, mean", "bits lost, by program"]
     return markdown_table(head, lines, text=1)
-
-
-_SIGMAS_MOST: Final = 5.0  # as features are trained
-_LEAST: Final = 1e-9
 
 
 if __name__ == "__main__":

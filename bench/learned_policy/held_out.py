@@ -1,17 +1,18 @@
+# SPDX-License-Identifier: MIT
 """The learned policy on programs that its training never saw.
 
     python -m bench.learned_policy.held_out [PROGRAM:RATIO:POLICY,...] [--seeds N] [--publish]
 
 Takes recorded programs of the suite; gives runtimes of first touch, of no moves with samples at
-their cost, of the rules, of the learned policy with the guard that the daemon has and without, of
-what exact knowledge of the past or the future would bring, and, of six cases, of the better rule
-tuned for the very case (:mod:`bench.learned_policy.tuned_rule`; needs the extra ``tune``). The
+their cost, of the rules, of the learned policy, of what exact knowledge of the past or the future
+would bring, and, of six cases, of the better rule tuned for the very case
+(:mod:`bench.learned_policy.runs`; needs the extra ``tune``). The
 network that runs a program was fitted to rows of all other programs
 (:mod:`bench.learned_policy.networks`).
 
 Prints a table and writes build/learned.json. Each run is kept in build/learned/runs.jsonl
 (:mod:`bench.learned_policy.runs`), so that an interrupted command continues, and named cases
-(``cg:1:8:learned-unguarded``, ``cg:1:8``, ``cg``) are added to what is known of others.
+(``cg:1:8:learned``, ``cg:1:8``, ``cg``) are added to what is known of others.
 ``--ship FILE`` instead writes the network of all programs, which takes some 20 minutes of CPU, and
 a minute per program for the recordings the first time. ``--preset`` runs another machine, with
 networks of the usual one; ``--without`` networks without some features. All cases take some
@@ -32,11 +33,17 @@ from bench.compare.comparison_case import RATIOS
 from bench.compare.policies import ROOT
 from bench.compare.testbed import PRESET
 from bench.learned_policy.networks import FOLDER, HeldOutNetworks
-from bench.learned_policy.runs import POLICIES, HeldOutRun, HeldOutRuns, runs_of
-from bench.learned_policy.summary import mean_speeds, summary
+from bench.learned_policy.runs import (
+    POLICIES,
+    HeldOutRun,
+    HeldOutRuns,
+    mean_speeds,
+    runs_of,
+    summary,
+)
 from bench.progress import print_progress
+from hmd.base.errors import HmdError
 from hmd.emulate.preset import load
-from hmd.errors import HmdError
 from hmd.simulate.journal import Journal
 
 PUBLISHED = ROOT / "docs" / "results" / "learned.json"

@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """The learned policy in the emulated machine, on programs that its training never saw.
 
     python -m bench.learned_policy.in_guest [PROGRAM:RATIO,...] [--publish]
 
 Takes programs and ratios of the comparison (:mod:`bench.compare.policies`); runs each in the guest
-under ``learned``, with the guard and with the network that was fitted to all other programs
+under ``learned``, with the network that was fitted to all other programs
 (:mod:`bench.learned_policy.networks`). Prints the runtimes next to those of the committed
 comparison, and writes build/learned_guest.json; ``--publish`` also writes
 docs/results/learned.json. Results are stored in build/learned/guest, so that an interrupted command
@@ -21,16 +22,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bench.compare.campaign import CampaignResults, run_cases
-from bench.compare.case_result import results
-from bench.compare.comparison_case import ComparisonCase
+from bench.compare.comparison_case import ComparisonCase, results
 from bench.compare.policies import COMMITTED, ROOT, SUITE
 from bench.compare.systems import DAMON, FIRST, HMD_DEFAULT, KERNEL, hmd_with
-from bench.documents.markdown_table import table as markdown
-from bench.documents.measured_commit import commit
+from bench.documents.markdown import commit
+from bench.documents.markdown import table as markdown
 from bench.learned_policy.held_out import PUBLISHED
 from bench.learned_policy.networks import FOLDER, HeldOutNetworks
 from bench.progress import print_progress
-from hmd.errors import HmdError
+from hmd.base.errors import HmdError
 
 OUTPUT = ROOT / "build" / "learned_guest.json"
 GUEST = FOLDER / "guest"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Networks of the learned policy that have not seen a program, and the rows they are fitted to.
 
 The network that runs a program is fitted to rows of all other programs (leave one out). Rows are
@@ -22,12 +23,11 @@ from bench.compare.bounds import PROGRAMS, SAMPLING, SETTINGS, fast_pages
 from bench.compare.policies import ROOT, SUITE
 from bench.compare.testbed import PRESET
 from bench.suite.ground_truth import recorded
-from hmd.decide.learned.feature_kernel import FEATURES
 from hmd.emulate.preset import load
 from hmd.learn.perceptron import fit_network
+from hmd.learn.rows import MissValues, RowRequest, TrainingRows, collect_rows
 from hmd.learn.training import make_policy, weights_of
-from hmd.learn.training_rows import RowRequest, TrainingRows, collect_rows
-from hmd.simulate.known_misses import MissValues
+from hmd.policy.learned.features import FEATURES
 from hmd.simulate.simulation import SimulationSettings
 
 FOLDER = ROOT / "build" / "learned"

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """A real Prometheus server, and the queries of hmd's Grafana dashboard; for tests and figures."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Moves of a program's pages, timed: by the mover, by a bare C loop, and as the program sees them.
 
     python -m bench.moves.measured_moves TIMED_ACCESSES MOVE_LOOP
@@ -21,11 +22,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from hmd.decide.plan import Plan
-from hmd.machine.pages import move_pages
-from hmd.machine.process_id import ProcessId, identify
+from hmd.base.units import HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.linux import page_calls
+from hmd.linux.procfs import ProcessId, identify
 from hmd.migrate import Mover, MoverSettings
-from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.policy.plan import Plan
 
 MOVED_MIB: Final = 128
 ROUNDS: Final = 2
@@ -89,9 +90,9 @@ class TimedProgram:
 
 
 class TimedCalls:
-    """The calls of ``hmd.machine.pages.move_pages``; keeps how long each move takes."""
+    """The calls of ``hmd.linux.page_calls``; keeps how long each move takes."""
 
-    query_nodes = staticmethod(move_pages.query_nodes)
+    query_nodes = staticmethod(page_calls.query_nodes)
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -99,7 +100,7 @@ class TimedCalls:
     def move_pages(self, *arguments: Any) -> Any:
         """Move pages, timed."""
         begun_s = time.perf_counter()
-        answer = move_pages.move_pages(*arguments)
+        answer = page_calls.move_pages(*arguments)
         self.seconds.append(time.perf_counter() - begun_s)
         return answer
 
@@ -172,8 +173,8 @@ def latency(program: TimedProgram, batch_pages: int) -> dict[str, float]:
     size = max(batch_pages, program.page_bytes // PAGE_BYTES)
     settings = MoverSettings(
         rate_bytes_per_s=None,
-        least_batch_pages=size,
-        most_batch_pages=size,
+        min_batch_pages=size,
+        max_batch_pages=size,
         call_target_s=LONGEST_S,
     )
     mover, node, moved = Mover(settings), 1, 0

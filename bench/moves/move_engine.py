@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The mover compared with a bare C loop of move_pages(2), in the emulated machine.
 
     python -m bench.moves.move_engine       takes about two minutes
@@ -20,12 +21,11 @@ from typing import Any, Final
 import numpy as np
 
 from bench.moves.measured_moves import MOVED_MIB
-from bench.scale.results import publish
-from hmd.emulate.c_compiler import compile_static
-from hmd.emulate.preset import load
-from hmd.emulate.preset_overrides import with_nodes
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.errors import HmdError
+from bench.scale.tick_cost import publish
+from hmd.base.errors import HmdError
+from hmd.emulate.assets import compile_static
+from hmd.emulate.preset import load, with_nodes
+from hmd.emulate.vm.boot import Machine
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROGRAMS: Final = ("timed_accesses.c", "move_loop.c")

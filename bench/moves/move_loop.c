@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The bare loop that hmd's mover is compared with: move_pages(2) over a range, batch by batch.
  *

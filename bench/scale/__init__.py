@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Cost and quality of ticks at up to terabytes of memory."""

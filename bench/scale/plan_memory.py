@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory and CPU time of plans of a heat table of ten million rows.
 
     python -m bench.scale.plan_memory [--rows 10000000] [--publish]
@@ -6,6 +7,8 @@ All pages are counted one by one, half of them on each of two nodes, with sample
 them. For each policy, and for the moves that administrators request, it prints the peak of what one
 tick's plan allocates in addition to the table, and its CPU time. The rates of all rows, 8 bytes
 each, are allocated in every case. ``--publish`` writes docs/results/plan_memory.json.
+
+The peak of this process's memory.
 """
 
 from __future__ import annotations
@@ -20,18 +23,18 @@ from typing import Final
 
 import numpy as np
 
-from hmd.decide import registry
-from hmd.decide.admin_moves import drain_moves, pin_moves
-from hmd.decide.idle_selection import idle_pages
-from hmd.decide.plan import MachineView, Plan
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.nodes.topology import Node, NodeMemory, Topology
-from hmd.machine.process_id import ProcessId
-from hmd.pipeline.tick import PAGEOUT_ROWS, POLICY_ROWS
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Node, NodeMemory, Topology
+from hmd.policy import registry
+from hmd.policy.admin import drain_moves, pin_moves
+from hmd.policy.plan import MachineView, Plan
+from hmd.policy.planning import idle_pages
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
+from hmd.tick.tick import PAGEOUT_ROWS, POLICY_ROWS
 
 PUBLISHED: Final = Path("docs/results/plan_memory.json")
 COMMAND: Final = "python -m bench.scale.plan_memory --publish"
@@ -43,12 +46,12 @@ BUDGET_BYTES: Final = 1 << 30
 def filled(rows: int) -> HeatTable:
     """Return a table of so many pages, all with their own counts."""
     chunks = rows // CHUNK_PAGES
-    heat = HeatTable(HeatSettings(detail_chunks=chunks))
-    heat.track([ProcessId(1, 1)])
+    heat = HeatTable(HeatSettings(max_page_slots=chunks))
+    heat.track_processes([ProcessId(1, 1)])
     for begin in range(0, chunks, 1024):
         some = np.arange(begin, min(begin + 1024, chunks), dtype=np.uint64)
         node = np.repeat((some % np.uint64(2)).astype(np.int8)[:, None], CHUNK_PAGES, axis=1)
-        heat.place(0, some * np.uint64(CHUNK_BYTES), node)
+        heat.record_nodes(0, some * np.uint64(CHUNK_BYTES), node)
     random = np.random.default_rng(1)
     for _ in range(TICKS):
         heat.update(_samples(random.integers(0, rows, rows // 10 // TICKS)))
@@ -66,19 +69,19 @@ def plans(heat: HeatTable) -> dict[str, Callable[[], Plan]]:
     nobody, slow = np.zeros(1, np.bool_), np.array([[False, True]])
 
     def drain() -> Plan:
-        return drain_moves(heat.leaving(TOPOLOGY, nobody, slow, POLICY_ROWS), machine, {1})
+        return drain_moves(heat.rows_to_evacuate(TOPOLOGY, nobody, slow, POLICY_ROWS), machine, {1})
 
     def pin() -> Plan:
         return pin_moves(
-            heat.leaving(TOPOLOGY, nobody, slow, POLICY_ROWS), machine, np.zeros(1, int)
+            heat.rows_to_evacuate(TOPOLOGY, nobody, slow, POLICY_ROWS), machine, np.zeros(1, int)
         )
 
     def page_out() -> Plan:
-        pages = heat.leaving(TOPOLOGY, nobody, slow, PAGEOUT_ROWS, longest_idle=True)
+        pages = heat.rows_to_evacuate(TOPOLOGY, nobody, slow, PAGEOUT_ROWS, longest_idle=True)
         return idle_pages(pages, machine, 1.0, BUDGET_BYTES)
 
     def planned_by(name: str) -> Callable[[], Plan]:
-        policy = registry.make(name)
+        policy = registry.create(name)
         return lambda: policy.plan(heat.view(TOPOLOGY, nobody, POLICY_ROWS), machine)
 
     requested = {"drain": drain, "pin": pin, "page-out": page_out}
@@ -88,7 +91,7 @@ def plans(heat: HeatTable) -> dict[str, Callable[[], Plan]]:
 def measure(heat: HeatTable, plan: Callable[[], Plan]) -> dict[str, float]:
     """Return the peak of the second plan, in MiB, its CPU time and its moves."""
     plan()
-    heat.changed()
+    heat.discard_rates()
     tracemalloc.start()
     begun_s = time.thread_time()
     moves = len(plan())
@@ -125,3 +128,12 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def peak_mib() -> float:
+    """Return this process's peak memory in MiB; ru_maxrss would include its parent's before exec.
+
+    VmHWM of proc_pid_status(5).
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) / 1024

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CPU time of the daemon over its quota, by what costs most: writes docs/results/quota.json.
 
 The daemon's tick with its CPU budget, over simulated address spaces: a quarter of an hour of their
@@ -19,29 +20,31 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.scale.scaled_samples import ScaledSamples
+from bench.scale.scaled_memory import ScaledSamples
 from bench.scale.tick_cost import ScaleCase, ScaledRun
-from bench.stages.written_rings import WrittenRing, sampler_over
-from hmd.observe.heat_history import HeatHistory
-from hmd.observe.observer import ObservedConfig, Observer, Places
-from hmd.observe.residency_counts import heat_pages, resident_pages
-from hmd.observe.tick_record import Stage, TickRecord
-from hmd.pipeline.cpu_budget import BudgetSettings, CpuBudget
-from hmd.pipeline.quota_control import QuotaControl
-from hmd.pipeline.stage_guard import StageTimer
-from hmd.pipeline.tick import run_tick
+from bench.stages.ring import WrittenRing, sampler_over
+from hmd.base.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
+from hmd.metrics.heat_history import HeatHistory
+from hmd.metrics.observer import (
+    ObservedConfig,
+    Observer,
+    ResidencyCounts,
+    heat_pages,
+    resident_pages,
+)
+from hmd.metrics.status import Stage
+from hmd.metrics.tick_record import TickRecord
 from hmd.sample.access_batch import AccessBatch
-from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.period_control import PRIMES, PeriodControl, PeriodSettings
-from hmd.sample.record_cost import RecordTime
-from hmd.sample.ring_sampler import READ_ROWS
-from hmd.sample.sampler import Sampler, SamplerStats
-from hmd.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
+from hmd.sample.periods import PRIME_PERIODS, PeriodControl, PeriodSettings, RecordTime
+from hmd.sample.ring_sampler import MAX_READ_ROWS
+from hmd.sample.sampler import CAPABILITIES, Sampler, SamplerStats
+from hmd.tick.budget import BudgetSettings, CostMeter, CpuBudget
+from hmd.tick.stage_runner import StageTimer
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs/results/quota.json"
 ACCESSES_PER_S = 100_000_000
 SECONDS = 900.0
-TICK_MOST_S = 60.0
+MAX_TICK_S = 60.0
 RING_PAGES = 16
 
 
@@ -83,7 +86,7 @@ class PacedSamples(ScaledSamples):
 
     name = detail = "scaled"
     capabilities = CAPABILITIES["pmu"]
-    ladder: tuple[int, ...] = PRIMES
+    periods: tuple[int, ...] = PRIME_PERIODS
     pair_period: int | None = None
     outside_cpu_s = 0.0
     record_time = RecordTime()
@@ -91,12 +94,12 @@ class PacedSamples(ScaledSamples):
     def __init__(self, processes: int, pages: int) -> None:
         super().__init__("zipf", processes, pages, 0)
         self.stats = SamplerStats()
-        self.period = PRIMES[len(PRIMES) // 2]
+        self.period = PRIME_PERIODS[len(PRIME_PERIODS) // 2]
         self._drawn_batch = AccessBatch.empty()
 
     def draw(self, count: int) -> AccessBatch:
         """Draw the samples of the next read."""
-        self.count = min(count, READ_ROWS)
+        self.count = min(count, MAX_READ_ROWS)
         self.stats.lost += count - self.count
         self._drawn_batch = super().read()
         return self._drawn_batch
@@ -123,22 +126,22 @@ class QuotaRun(ScaledRun):
 
     def __init__(self, case: QuotaCase) -> None:
         super().__init__(ScaleCase(case.tracked_gib, case.processes, 4, "zipf", "histogram"))
-        stages = self._stages
         chunks = case.tracked_gib * GIB // HUGE_PAGE_BYTES // case.processes
         pages = case.processes * chunks * HUGE_PAGE_PAGES
         self._samples = PacedSamples(case.processes, pages)
         self._rings = [WrittenRing(cpu, RING_PAGES) for cpu in range(case.cpus)]
         self.sampler: Sampler = sampler_over(self._rings) if self._rings else self._samples
-        stages.sampler = self.sampler
-        self.budget = CpuBudget(BudgetSettings(case.quota, 1.0, TICK_MOST_S))
-        stages.budget = self.budget
-        period = PeriodControl(PeriodSettings(case.quota), PRIMES, self.sampler.period)
-        self._control = QuotaControl(self.budget, period)
+        inputs = self.ticks.inputs
+        self._topology = inputs.machine.topology
+        self.ticks.inputs = replace(inputs, machine=replace(inputs.machine, sampler=self.sampler))
+        period = PeriodControl(PeriodSettings(case.quota), PRIME_PERIODS, self.sampler.period)
+        self.budget = CpuBudget(BudgetSettings(case.quota, 1.0, MAX_TICK_S), period)
+        self._meter = CostMeter(self.sampler)
         setting = ObservedConfig("", False, 1.0, case.quota, 0.01, "histogram", ("scaled",))
-        self._observer = Observer(setting, stages.topology, self.sampler)
-        self._heat_map = HeatHistory(stages.topology)
+        self._observer = Observer(setting, self._topology, self.sampler)
+        self._heat_map = HeatHistory(self._topology)
         self._timer = StageTimer()
-        self._places: Places | None = None
+        self._places: ResidencyCounts | None = None
         self._counted_s = float("-inf")
 
     def run(self, seconds: float) -> tuple[float, float, int, int]:
@@ -149,35 +152,38 @@ class QuotaRun(ScaledRun):
             while elapsed_s < seconds:
                 # In another thread, whose CPU time is not that of the tick.
                 writer.submit(self._write).result()
-                elapsed_s += self._stages.tick_s
-                self._now_s += self._stages.tick_s
-                self._paced_tick()
-                ticks, plans = ticks + 1, plans + self.budget.planned
+                elapsed_s += self.budget.tick_s
+                self._now_s += self.budget.tick_s
+                planned = self._paced_tick()
+                ticks, plans = ticks + 1, plans + planned
             return time.thread_time() - begun_s, elapsed_s, ticks, plans
 
     def _write(self) -> None:
-        count = round(ACCESSES_PER_S * self._stages.tick_s / self.sampler.period)
+        count = round(ACCESSES_PER_S * self.budget.tick_s / self.sampler.period)
         batch = self._samples.draw(count)
         for each, part in zip(
             self._rings, np.array_split(batch.address, max(len(self._rings), 1)), strict=False
         ):
             each.write(part)
 
-    def _paced_tick(self) -> None:
-        stages, timer, now_s = self._stages, self._timer, self._now_s
+    def _paced_tick(self) -> bool:
+        timer, now_s = self._timer, self._now_s
         timer.begin()
-        self._control.begin(stages, self.sampler, now_s - stages.tick_s)
-        tick = run_tick(stages, timer, now_s)
-        timer.run(Stage.OBSERVE, lambda: self._observe(tick), None)
-        self._control.update(stages, self.sampler, now_s, timer.cpu_s, changing=False)
-        self._observer.budgeted(self.budget.numbers(0.0, 0.0))
+        limits = self.budget.limits()
+        self._meter.start(now_s - limits.tick_s)
+        record = self.ticks.tick(now_s, limits, timer)
+        timer.run(Stage.OBSERVE, lambda: self._observe(record), None)
+        costs = self._meter.measure(now_s, timer.cpu_s)
+        self.budget.update(costs, record, load_changed=False)
+        self._observer.set_cpu_budget(self.budget.status(0.0))
+        return bool(record.planned)
 
     def _observe(self, tick: TickRecord) -> None:
-        heat, topology = self.heat, self._stages.topology
+        heat, topology = self.heat, self._topology
         by_heat = self._places.heat_pages if self._places else None
         if by_heat is None or tick.now_s - self._counted_s >= 10.0:
             self._counted_s, by_heat = tick.now_s, heat_pages(heat, topology)
-        self._places = Places(resident_pages(heat, topology), by_heat, replace(heat.stats))
+        self._places = ResidencyCounts(resident_pages(heat, topology), by_heat, replace(heat.stats))
         self._observer.observe(tick, self._places)
         self._heat_map.record(tick, heat)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The share of accesses that samples permit on the fast tier, however memory is counted.
 
 For the cases of :mod:`bench.scale.scaled_quality`: after some ticks, the share of accesses to pages
@@ -18,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.scale.scaled_memory import BASE
+from bench.scale.scaled_memory import BASE, ScaledSamples
 from bench.scale.scaled_quality import CASES, TICKS
-from bench.scale.scaled_samples import ScaledSamples
 from bench.scale.tick_cost import SAMPLES
-from hmd.heat.heat_settings import HeatSettings
-from hmd.units import GIB, PAGE_BYTES
+from hmd.base.units import GIB, PAGE_BYTES
+from hmd.heat.settings import HeatSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT, PUBLISHED = ROOT / "build/scaled_bound.json", ROOT / "docs/results/scaled_bound.json"
@@ -54,7 +54,7 @@ def measure(gib: int, pattern: str) -> BoundRow:
         known[_pages(samples.read().address)] = True
         if tick in TICKS:
             shares[tick] = round(float(known[accessed].mean()), 3)
-    details = HeatSettings().detail_chunks
+    details = HeatSettings().max_page_slots
     return BoundRow(gib, pattern, shares, round(drawn.hottest(details / pages), 3))
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Ticks until a hot set of 1 GiB that moves is found again, in 4 GiB and in 1 TiB of memory.
 
 The change of bench/stages/policy.py at the sizes of bench/scale/tick_cost.py: 90 % of 100,000
@@ -15,10 +16,9 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.scale.results import publish
-from bench.scale.tick_cost import ScaleCase, ScaledRun
-from hmd.decide import registry
-from hmd.units import GIB, HUGE_PAGE_BYTES
+from bench.scale.tick_cost import ScaleCase, ScaledRun, publish
+from hmd.base.units import GIB, HUGE_PAGE_BYTES
+from hmd.policy import registry
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "scaled_change.json"
 SIZES = (4, 1024)

@@ -1,8 +1,16 @@
+# SPDX-License-Identifier: MIT
 """Terabytes of simulated memory in few bytes, behind the protocols of sweep and mover.
 
 Pages lie as their chunk of 2 MiB does, until a move brings single pages elsewhere: such a chunk has
 a bit per page. Moves are made at once and cost nothing; one into a node without room raises
 ``ValueError``.
+
+Samples of programs of any size: their pages are computed, not stored.
+
+Pages are drawn over all processes together. ``zipf`` gives the page of rank r a weight of
+r ** -0.99, and spreads ranks over memory; ``contiguous`` and ``scattered`` give 90 % of samples to
+a tenth of the pages, which lie together or anywhere, ``sparse`` to one page in 1024, anywhere, and
+``gibibyte`` to 1 GiB that lies together, however much memory there is.
 """
 
 from __future__ import annotations
@@ -12,13 +20,15 @@ import errno
 import numpy as np
 import numpy.typing as npt
 
-from bench.synthetic.synthetic_memory import CPU_TICKS_PER_S
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.nodes.topology import Node, NodeMemory, Topology
-from hmd.machine.pages.mappings import MappingAccess, MappingKind, Mappings
-from hmd.machine.pages.move_pages import MoveFlags
-from hmd.machine.process_id import ProcessId, ProcessStat
-from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
+from bench.synthetic.synthetic_run import CPU_TICKS_PER_S
+from hmd.base.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.heat.table import HeatTable
+from hmd.linux.mappings import MappingAccess, MappingKind, Mappings
+from hmd.linux.page_calls import MoveFlags
+from hmd.linux.procfs import ProcessId, ProcessStat
+from hmd.linux.topology import Node, NodeMemory, Topology
+from hmd.sample.access_batch import AccessBatch
+from hmd.sample.sampler import CAPABILITIES
 
 BASE = 0x7000_0000_0000
 """Where the memory of each process begins."""
@@ -31,6 +41,15 @@ _FIRST_PID = 1000
 _PLACED_CHUNKS = 2048
 
 Addresses = npt.NDArray[np.uint64]
+
+PATTERNS = ("zipf", "contiguous", "scattered")
+PERIOD = 101
+_EXPONENT = 0.99
+_HOT_SHARE = 0.9
+_HOT_PAGES = {"contiguous": 0.1, "scattered": 0.1, "sparse": 1 / 1024}
+
+# An odd multiplier permutes the numbers below a power of two (Knuth, TAOCP 2, 3.2.1.2).
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class ScaledMemory:
@@ -90,7 +109,7 @@ class ScaledMemory:
             for begin in range(0, self.chunks, _PLACED_CHUNKS):
                 some = slice(begin, begin + _PLACED_CHUNKS)
                 node = np.repeat(self._node[slot, some, None], HUGE_PAGE_PAGES, axis=1)
-                heat.place(slot, starts[some], node, np.full(len(node), self.huge))
+                heat.record_nodes(slot, starts[some], node, np.full(len(node), self.huge))
 
     def mappings(self, pid: int) -> Mappings:
         """Return the only mapping of a process."""
@@ -183,3 +202,76 @@ def _places(addresses: Addresses) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
     """Return chunk and page within the chunk of each address."""
     page = (addresses.astype(np.int64) - BASE) // PAGE_BYTES
     return page // HUGE_PAGE_PAGES, page % HUGE_PAGE_PAGES
+
+
+class ScaledSamples:
+    """A source of ``count`` samples a tick over ``pages`` pages in all, of equal processes.
+
+    ``pages`` is a power of two times the number of ``processes``. Every hot page lies ``shift`` of
+    all memory further than at the start.
+    """
+
+    capabilities = CAPABILITIES["pmu"]
+    period: int = PERIOD
+
+    def __init__(self, pattern: str, processes: int, pages: int, count: int, seed: int = 1) -> None:
+        self.count, self.shift = count, 0.0
+        self._pattern, self._pages = pattern, pages
+        self._each = pages // processes
+        self._random = np.random.default_rng(seed)
+
+    def set_period(self, period: int) -> int:
+        """Ignore the request: the number of samples is fixed."""
+        return self.period
+
+    def read(self) -> AccessBatch:
+        """Draw a tick's samples."""
+        n = self.count
+        page = (self._drawn(n) + int(self.shift * self._pages)) % self._pages
+        within = (page % self._each).astype(np.uint64)
+        return AccessBatch.of(
+            np.uint64(BASE) + within * np.uint64(PAGE_BYTES),
+            (page // self._each).astype(np.int32),
+            period=PERIOD,
+        )
+
+    def hottest(self, share: float) -> float:
+        """Return the share of accesses that this share of pages has, the hottest ones."""
+        if self._pattern == "zipf":
+            rest = 1.0 - _EXPONENT
+            return float(((share * self._pages) ** rest - 1.0) / (self._pages**rest - 1.0))
+        hot = self._hot / self._pages
+        return _HOT_SHARE * min(share / hot, 1.0) + (1.0 - _HOT_SHARE) * share
+
+    def hot_addresses(self) -> npt.NDArray[np.uint64]:
+        """Return the hot pages of one process where they lie together, from the first on."""
+        page = self._pages // 2 + int(self.shift * self._pages) + np.arange(self._hot)
+        return np.uint64(BASE) + (page % self._pages).astype(np.uint64) * np.uint64(PAGE_BYTES)
+
+    @property
+    def _hot(self) -> int:
+        """The number of hot pages."""
+        if self._pattern == "gibibyte":
+            return GIB // PAGE_BYTES
+        return int(self._pages * _HOT_PAGES[self._pattern])
+
+    def _drawn(self, n: int) -> npt.NDArray[np.int64]:
+        if self._pattern == "zipf":
+            # The inverse of the continuous distribution.
+            rest = 1.0 - _EXPONENT
+            end = float(self._pages) ** rest
+            rank = (1.0 + self._random.random(n) * (end - 1.0)) ** (1.0 / rest)
+            return self._spread(np.minimum(rank, self._pages).astype(np.int64) - 1)
+        page = self._random.integers(0, self._pages, n)
+        hot = self._random.random(n) < _HOT_SHARE
+        page[hot] = self._random.integers(0, self._hot, int(hot.sum()))
+        if self._pattern in ("contiguous", "gibibyte"):
+            # In the middle of memory, none of it on the fast node.
+            return (page + self._pages // 2) % self._pages
+        return self._spread(page)
+
+    def _spread(self, rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the page of each rank, anywhere in memory; no two of the same."""
+        wide = np.uint64((1 << int(self._pages - 1).bit_length()) - 1)
+        spread = (rank.astype(np.uint64) * _SPREAD) & wide
+        return (spread % np.uint64(self._pages)).astype(np.int64)

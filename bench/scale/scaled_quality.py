@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Share of accesses on the fast tier over ticks, where most of memory is counted by chunk.
 
 Prints a table, writes build/scaled_quality.json. A tenth of memory is fast, and holds none of the
@@ -15,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.scale.scaled_samples import ScaledSamples
+from bench.scale.scaled_memory import ScaledSamples
 from bench.scale.tick_cost import ScaleCase, ScaledRun
-from hmd.decide import registry
-from hmd.units import GIB, PAGE_BYTES
+from hmd.base.units import GIB, PAGE_BYTES
+from hmd.policy import registry
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "scaled_quality.json"
 CASES = ("1024:zipf", "1024:scattered", "1024:sparse")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cost of a tick over the memory that is tracked: a table, build/scale.json, build/scale.png.
 
 100,000 samples per tick, whatever the size of memory, of which a tenth is fast; the tick is the
@@ -5,6 +6,15 @@ daemon's, over simulated address spaces. Figures are CPU time of one core, the m
 ticks, and the peak resident set of a process of its own. ``python -m bench.scale.tick_cost 4:1
 1024:1000`` runs the cases of some sizes (GiB:processes) alone, ``4:1:zipf:histogram:4`` one case of
 them. With ``--runs`` each case is run so often, and the row is that of the run of median cost.
+
+The plot of the cost of a tick: CPU time and memory over the memory that is tracked.
+
+Limits of the kernel that a bench raises while it runs, as root: sysctls below /proc/sys.
+
+docs/results/scale.json: what several benches find about large machines, each its own keys.
+
+The rows of ``bench.scale.tick_cost`` and their ratios, the use of the CPU quota by
+``bench.scale.quota``, and the mover's figures by ``bench.moves.move_engine``.
 """
 
 from __future__ import annotations
@@ -14,39 +24,175 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.documents.measured_commit import commit, host
-from bench.scale.peak_memory import peak_mib
-from bench.scale.plot import draw
-from bench.scale.results import RESULTS, default_cost, merged, publish, quota_rows, ratios
-from bench.scale.scaled_memory import FAST, ScaledMemory
-from bench.scale.scaled_samples import PATTERNS, ScaledSamples
-from bench.synthetic.modelled_stages import modelled_stages
-from hmd.decide import registry
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.own_memory import keep_freed_memory
+from bench.documents.markdown import commit, host
+from bench.scale.plan_memory import peak_mib
+from bench.scale.scaled_memory import FAST, PATTERNS, ScaledMemory, ScaledSamples
+from bench.synthetic.modelled_ticks import modelled_ticks
+from hmd.base.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
+from hmd.heat.table import HeatTable
+from hmd.linux.own_process import keep_freed_memory
+from hmd.metrics.status import Stage, Work
 from hmd.migrate import MoverSettings
-from hmd.observe.tick_record import Stage
-from hmd.pipeline.stage_guard import StageTimer
-from hmd.pipeline.tick import run_tick
-from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
-from hmd.residency.swept_memory import ModelledMemory
-from hmd.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
+from hmd.policy import registry
+from hmd.residency.memory_reader import ModelledMemory
+from hmd.residency.sweep import ResidencySweep, SweepSettings
+from hmd.tick.stage_runner import StageTimer
+
+PAGES: Final = {4: "4 KiB", 2048: "2 MiB"}
+"""Sizes of pages in KiB, and their labels."""
+
+CASE: Final = ("tracked_gib", "processes", "page_kib", "pattern", "policy")
+"""The fields of a row that name its case."""
+
+_RATIOS: Final = {"ratio_1tib_over_4gib": (1024, 4), "ratio_4tib_over_1tib": (4096, 1024)}
+SAMPLES = 100_000
+WARM_TICKS, TICKS = 12, 8
+BUDGET_BYTES = 256 << 20
+
+SIZES = ("4:1", "64:1", "1024:1", "4096:1", "1024:1000")
+"""GiB and processes of the cases."""
+
+SYSCTL: Final = Path("/proc/sys")
+
+
+def draw(document: Mapping[str, Any], path: Path, policy: str) -> None:
+    """Write a PNG file with the rows of a policy; both scales of each panel are logarithmic.
+
+    Lines are of one process. Other numbers of processes have a mark each.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in document["rows"] if row["policy"] == policy]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2))
+    for (page_kib, label), style in zip(PAGES.items(), ("-", ":"), strict=True):
+        for pattern, colour in zip(PATTERNS, ("tab:blue", "tab:orange", "tab:green"), strict=True):
+            chosen = sorted(
+                (row for row in rows if (row["page_kib"], row["pattern"]) == (page_kib, pattern)),
+                key=lambda row: int(row["tracked_gib"]),
+            )
+            for axis, value in zip(axes, (cost_ms, resident_mib), strict=True):
+                one = [row for row in chosen if row["processes"] == 1]
+                axis.plot(
+                    [row["tracked_gib"] for row in one],
+                    [value(row) for row in one],
+                    style,
+                    color=colour,
+                    marker="o",
+                    markersize=3,
+                    label=f"{pattern}, {label}",
+                )
+                for row in chosen:
+                    if row["processes"] > 1:
+                        axis.plot(row["tracked_gib"], value(row), "x", color=colour)
+    axes[0].set_ylabel("CPU time of heat and decisions per tick, ms")
+    axes[1].set_ylabel("peak resident set, MiB")
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel("tracked memory, GiB (x: in 1,000 processes)")
+        axis.grid(visible=True, which="both", linewidth=0.3)
+    axes[0].legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def cost_ms(row: Mapping[str, Any]) -> float:
+    """Return the CPU time of heat and decisions."""
+    return float(row["heat_ms"] + row["decide_ms"])
+
+
+def resident_mib(row: Mapping[str, Any]) -> float:
+    """Return the peak resident set."""
+    return float(row["rss_mib"])
+
+
+FOLDER: Final = Path(__file__).resolve().parents[2] / "docs/results"
+RESULTS: Final = FOLDER / "scale.json"
+QUOTA: Final = FOLDER / "quota.json"
+
+
+def merged(
+    known: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the rows of both, by case; those that were found replace those that were known."""
+    rows = {_case(row): dict(row) for row in (*known, *found)}
+    places = {name: rank for rank, name in enumerate((*PATTERNS, *_policies()))}
+    return sorted(
+        rows.values(), key=lambda row: tuple(places.get(row[name], row[name]) for name in CASE)
+    )
+
+
+def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the costs of heat and decisions at one size over those at another, where both ran."""
+    cost = {
+        row["tracked_gib"]: cost_ms(row)
+        for row in rows
+        if _case(row)[1:] == (1, 4, PATTERNS[0], registry.DEFAULT)
+    }
+    return {
+        name: round(cost[large] / cost[small], 2)
+        for name, (large, small) in _RATIOS.items()
+        if large in cost and small in cost
+    }
+
+
+def default_cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the cost of the default policy with 4 KiB pages and Zipf's law, by size.
+
+    ``sum_ms`` is of heat and decisions, ``sweep_ms`` what of it is the sweep. Sizes are written as
+    ``1024:1``: GiB and processes.
+    """
+    return {
+        f"{row['tracked_gib']}:{row['processes']}": {
+            "sum_ms": round(cost_ms(row), 1),
+            "sweep_ms": row["sweep_ms"],
+            "rss_mib": row["rss_mib"],
+        }
+        for row in rows
+        if _case(row)[2:] == (4, PATTERNS[0], registry.DEFAULT)
+    }
+
+
+def quota_rows(path: Path = QUOTA) -> list[dict[str, Any]]:
+    """Return what each case of the quota asked for and used, as shares of one CPU."""
+    rows = json.loads(path.read_text())["quota"]
+    return [{name: row[name] for name in ("case", "asked", "used")} for row in rows]
+
+
+def publish(keys: Mapping[str, Any], path: Path = RESULTS) -> dict[str, Any]:
+    """Write keys into the file, which keeps its others; returns all of them."""
+    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    document |= keys
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return document
+
+
+def _case(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in CASE)
+
+
+def _policies() -> list[str]:
+    """Return the names of policies, the default first."""
+    others = [name for name in registry.names() if name != registry.DEFAULT]
+    return [registry.DEFAULT, *others]
+
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT, PICTURE = ROOT / "build/scale.json", ROOT / "build/scale.png"
 PUBLISHED_PICTURE = ROOT / "docs/images/scale.png"
-SAMPLES = 100_000
-WARM_TICKS, TICKS = 12, 8
-BUDGET_BYTES = 256 << 20
-SIZES = ("4:1", "64:1", "1024:1", "4096:1", "1024:1000")
-"""GiB and processes of the cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +226,7 @@ class ScaleRow:
 
 
 class ScaledRun:
-    """The stages of a tick over a simulated machine."""
+    """The daemon's tick over a simulated machine."""
 
     def __init__(self, case: ScaleCase, fast_chunks: int | None = None) -> None:
         """``fast_chunks`` of each process lie on the fast node, by default a tenth."""
@@ -91,35 +237,33 @@ class ScaledRun:
         pages = case.processes * chunks * HUGE_PAGE_PAGES
         self.samples = ScaledSamples(case.pattern, case.processes, pages, SAMPLES)
         self.heat = HeatTable(latency_ns=memory.topology().latency_ns)
-        self.heat.track(memory.processes)
+        self.heat.track_processes(memory.processes)
         memory.place_all(self.heat)
         self._sweep = ResidencySweep(
             SweepSettings(), ModelledMemory(memory), clock=time.process_time
         )
-        self._stages = modelled_stages(
+        self.ticks = modelled_ticks(
             memory,
             self.samples,
             self.heat,
             self._sweep,
-            registry.make(case.policy),
+            registry.create(case.policy),
             MoverSettings(rate_bytes_per_s=BUDGET_BYTES),
             target="scaled",
         )
         self._timer = StageTimer(time.process_time)
         self._now_s = 0.0
+        self.sweep_cpu_s = 0.0
+        """CPU seconds of sweeps in all ticks."""
 
     def tick(self) -> dict[Stage, float]:
         """Run a tick; returns the CPU seconds of its stages."""
         self._now_s += 1.0
         self._memory.run(1.0)
         self._timer.begin()
-        run_tick(self._stages, self._timer, self._now_s)
+        self.ticks.tick(self._now_s, timer=self._timer)
+        self.sweep_cpu_s += self._timer.cpu_s[Work.SWEEP]
         return dict(self._timer.seconds)
-
-    @property
-    def sweep_cpu_s(self) -> float:
-        """CPU seconds of sweeps in all ticks."""
-        return self._stages.sweep_cpu_s
 
     def fast_share(self, address: npt.NDArray[np.uint64]) -> float:
         """Return the share of accesses of the first process, by address, that the fast node has."""
@@ -231,3 +375,17 @@ def publish_rows(found: list[dict[str, Any]], runs: int) -> None:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+@contextmanager
+def raised(limits: Mapping[str, int], folder: Path = SYSCTL) -> Iterator[None]:
+    """Raise limits, such as ``vm/max_map_count``, to these values at least; put them back after."""
+    before = {name: (folder / name).read_text().strip() for name in limits}
+    lower = {name: value for name, value in limits.items() if int(before[name]) < value}
+    try:
+        for name, value in lower.items():
+            (folder / name).write_text(f"{value}\n")
+        yield
+    finally:
+        for name in lower:
+            (folder / name).write_text(f"{before[name]}\n")

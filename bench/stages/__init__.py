@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Cost of each stage of a tick, and of the service."""

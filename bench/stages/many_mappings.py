@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Processes of up to 10^6 mappings: what hmd's readings cost, and what their target sees of them.
 
 ``python -m bench.stages.many_mappings [--publish]`` prints a table, writes build/mappings.json,
@@ -29,18 +30,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.documents.measured_commit import host
-from bench.scale.kernel_limits import raised
-from hmd.emulate.c_compiler import compile_static
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.pages.mapping_queries import mappings_at
-from hmd.machine.pages.mappings import read_mappings
-from hmd.machine.pages.maps_pieces import mapping_pieces
-from hmd.machine.process_id import ProcessId, identify
+from bench.documents.markdown import host
+from bench.scale.tick_cost import raised
+from hmd.base.units import PAGE_BYTES
+from hmd.emulate.assets import compile_static
+from hmd.heat.table import HeatTable
+from hmd.linux.mappings import mapping_pieces, mappings_at, read_mappings
+from hmd.linux.procfs import ProcessId, identify
 from hmd.migrate import MovableMappings
-from hmd.residency.residency_sweep import ResidencySweep
+from hmd.residency.sweep import ResidencySweep
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUTPUT: Final = ROOT / "build/mappings.json"
@@ -114,11 +113,11 @@ class Follower:
     def __init__(self, target: MappedTarget) -> None:
         self._target, self._random = target, np.random.default_rng(1)
         self._filter, self._sweep, self._heat = MovableMappings(), ResidencySweep(), HeatTable()
-        self._heat.track([target.process])
+        self._heat.track_processes([target.process])
 
     def tick(self) -> None:
         """Read once."""
-        self._heat.update(self._sweep.fold(AccessBatch.empty(), self._heat))
+        self._heat.update(self._sweep.attribute_to_owner(AccessBatch.empty(), self._heat))
         self._sweep.step(self._heat)
         self._filter(self._target.process, self._target.pages(self._random))
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Policies on changing hot sets: how soon the fast tier has the new one.
 
     python -m bench.stages.policy [--publish]
@@ -20,11 +21,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.documents.markdown_table import table as markdown
-from bench.documents.measured_commit import commit
-from bench.synthetic.synthetic_memory import Tier
-from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
-from hmd.decide import registry
+from bench.documents.markdown import commit
+from bench.documents.markdown import table as markdown
+from bench.synthetic.synthetic_run import SyntheticRun, Tier, hot_blocks
+from hmd.policy import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = ROOT / "build" / "convergence.json"
@@ -78,7 +78,7 @@ def run(policy: str, case: HotBlockCase) -> HotBlockResult:
     node = np.ones(PAGES, np.int8)
     node[:fast] = 0
     program = SyntheticRun(
-        registry.make(policy),
+        registry.create(policy),
         tiers,
         hot_blocks(PAGES, HOT, case.block_pages, 1, case.hot_share),
         node,

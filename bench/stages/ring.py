@@ -1,7 +1,10 @@
+# SPDX-License-Identifier: MIT
 """Cost of reading samples: prints a table, writes build/ring.json.
 
 CPU time of one core, best of several runs, for a ring of PMU records: draining it, the whole read
 (drain, process of each row, columns of the selected rows), and the nodes of samples' pages.
+
+Perf rings in memory that a benchmark writes as the kernel would, one per CPU.
 """
 
 from __future__ import annotations
@@ -14,17 +17,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.process_id import identify
-from hmd.observe.residency_counts import sample_nodes
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import identify
+from hmd.metrics.observer import sample_nodes
 from hmd.sample.access_batch import Kind
-from hmd.sample.capabilities import CAPABILITIES
+from hmd.sample.attribution import TrackedPids
 from hmd.sample.perf_ring import HEADER_BYTES, RecordColumns, Ring, SampleType
-from hmd.sample.pid_attribution import TrackedPids
+from hmd.sample.periods import PRIME_PERIODS
 from hmd.sample.ring_sampler import RingSampler
-from hmd.units import PAGE_BYTES
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "ring.json"
 TYPE = (
@@ -36,11 +40,26 @@ PAGES = 32 * CHUNK_PAGES
 BASE = 0x7F00_0000_0000
 RUNS = 15
 
+SAMPLE_TYPE = SampleType.TID | SampleType.ADDR | SampleType.CPU | SampleType.WEIGHT
+
+RECORD = np.dtype(
+    [
+        *(("type", "<u4"), ("misc", "<u2"), ("size", "<u2"), ("pid", "<u4"), ("tid", "<u4")),
+        *(("address", "<u8"), ("cpu", "<u4"), ("reserved", "<u4"), ("weight", "<u8")),
+    ]
+)
+"""A sample of ``SAMPLE_TYPE`` (PERF_RECORD_SAMPLE, perf_event_open(2))."""
+
+_SAMPLE = 9
+
+_HEAD = 1024
+"""Offset of data_head in struct perf_event_mmap_page."""
+
 
 class Switch:
     """A control without effect: the benchmark writes the ring."""
 
-    cpus, record_s, now_s, thins_stores = (0,), 0.0, 0.0, False
+    record_s, now_s, adapts_store_period = 0.0, 0.0, False
 
     def start(self) -> None:
         """Do nothing."""
@@ -48,7 +67,7 @@ class Switch:
     def stop(self) -> None:
         """Do nothing."""
 
-    def set_period(self, period: int, store_factor: int) -> None:
+    def set_period(self, period: int, store_multiplier: int) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -68,21 +87,20 @@ def main() -> None:
     assert us is not None
     columns = RecordColumns(SAMPLES)
     sampler = RingSampler(
-        "bench",
+        "pmu",
         "",
         [ring],
         Switch(),
         TrackedPids(),
-        capabilities=CAPABILITIES["pmu"],
         period=41,
-        ladder=(41,),
+        periods=(41,),
         read_rows=SAMPLES,
     )
     sampler.track([us])
     heat = HeatTable()
-    heat.track([us])
+    heat.track_processes([us])
     starts = BASE + np.arange(PAGES // CHUNK_PAGES, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
-    heat.place(0, starts, np.ones((len(starts), CHUNK_PAGES), np.int8))
+    heat.record_nodes(0, starts, np.ones((len(starts), CHUNK_PAGES), np.int8))
     refill()
     batch = sampler.read()
 
@@ -146,3 +164,61 @@ def cost_ns(work: Callable[[], object]) -> float:
 
 if __name__ == "__main__":
     main()
+
+
+class WrittenRing:
+    """A ring of ``pages`` pages of data; samples beyond its room are lost."""
+
+    def __init__(self, cpu: int, pages: int) -> None:
+        self._cpu = cpu
+        self._memory = np.zeros(HEADER_BYTES + pages * 4096, np.uint8)
+        self._words = self._memory[_HEAD : _HEAD + 16].view(np.uint64)
+        self.ring = Ring.over(self._memory, SAMPLE_TYPE, Kind.LOAD)
+
+    def write(self, addresses: npt.NDArray[np.uint64]) -> None:
+        """Append samples of this process."""
+        data = self._memory[HEADER_BYTES:]
+        head, tail = (int(word) for word in self._words)
+        room = (len(data) - (head - tail)) // RECORD.itemsize
+        records = np.zeros(min(len(addresses), room), RECORD)
+        records["type"], records["size"], records["cpu"] = _SAMPLE, RECORD.itemsize, self._cpu
+        records["pid"] = records["tid"] = os.getpid()
+        records["address"] = addresses[: len(records)]
+        written = records.view(np.uint8)
+        start = head % len(data)
+        first = min(len(written), len(data) - start)
+        data[start : start + first] = written[:first]
+        data[: len(written) - first] = written[first:]
+        self._words[0] = head + len(written)
+
+
+class _Unswitched:
+    """The control of rings that no kernel writes."""
+
+    record_s = now_s = 0.0
+    adapts_store_period = False
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def set_period(self, period: int, store_multiplier: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def sampler_over(rings: list[WrittenRing]) -> RingSampler:
+    """Return the sampler of these rings, which follows this process."""
+    sampler = RingSampler(
+        "pmu",
+        f"{len(rings)} written rings",
+        [each.ring for each in rings],
+        _Unswitched(),
+        TrackedPids(),
+        period=1009,
+        periods=PRIME_PERIODS,
+    )
+    process = identify(os.getpid())
+    assert process is not None
+    sampler.track([process])
+    return sampler

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cost of finding the targets' processes: prints a table, writes build/scan.json.
 
 Starts real processes (10,000 ``sleep``, fewer where memory is short) and scans them with selectors
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from hmd.machine.processes import ProcessWatcher, TargetSpec
+from hmd.linux.processes import ProcessWatcher, TargetSpec
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "scan.json"
 SLEEP = "/usr/bin/sleep"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Start, reload, stop and idle cost of the service: prints a table, writes build/service.json.
 
 A daemon on this host (``hmd run`` with page faults as its sampler) follows a process of 256 MiB.

@@ -1,10 +1,11 @@
-"""Costs of the daemon's stages and of the timing model, as one table with their bounds.
+# SPDX-License-Identifier: MIT
+"""Costs of the daemon's stages and of the timing model, as one table.
 
     make bench; python -m bench.stages.stage_costs --publish
 
 Takes what the other benchmarks of this folder wrote to build/, writes build/stages.json: rows of
-name, value, unit, bound and whether it is kept. ``--publish`` also writes docs/results/stages.json,
-from which documents have the table. A row is the best of several runs, of CPU time where the
+name, value and unit. ``--publish`` also writes docs/results/stages.json, from which documents have
+the table. A row is the best of several runs, of CPU time where the
 benchmark measures that.
 """
 
@@ -17,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.documents.markdown_table import table as markdown_table
-from bench.documents.measured_commit import commit
-from hmd.errors import HmdError, MissingError
-from hmd.json_text import parse_json
+from bench.documents.markdown import commit
+from bench.documents.markdown import table as markdown_table
+from hmd.base.errors import HmdError, MissingError
+from hmd.base.untrusted_files import parse_json
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = ROOT / "build"
@@ -40,24 +41,14 @@ _SERVICE: Final = {
     "idle": "service: share of a CPU with nothing to move",
     "resident": "service: resident memory",
 }
-_BOUNDS: Final = {"stop": "<= 2", "idle": "<= 0.01", "L1": "<= 5"}
 
 
 class StageCost(NamedTuple):
-    """A figure; ``bound`` is ``<= N`` or ``>= N`` in its unit, empty without one."""
+    """A figure in its unit; the unit ``share`` is a part of 1, an empty one a count."""
 
     name: str
     value: float
     unit: str
-    bound: str
-
-    @property
-    def kept(self) -> bool | None:
-        """Whether the bound is kept; None without one."""
-        if not self.bound:
-            return None
-        relation, limit = self.bound.split()
-        return self.value >= float(limit) if relation == ">=" else self.value <= float(limit)
 
 
 def main() -> int:
@@ -70,7 +61,7 @@ def main() -> int:
     except HmdError as error:
         print(f"stage-costs: {error}", file=sys.stderr)
         return int(error.exit_code)
-    rows = [{**each._asdict(), "kept": each.kept} for each in costs]
+    rows = [each._asdict() for each in costs]
     document = {
         "command": "make bench; python -m bench.stages.stage_costs --publish",
         "commit": commit(),
@@ -86,30 +77,25 @@ def main() -> int:
 def stage_costs(build: Path) -> Iterator[StageCost]:
     """Return the rows of all benchmarks whose files are in ``build``; MissingError without one."""
     for each in _read(build, "heat")["figures"]:
-        yield StageCost(each["name"], each["value"], each["unit"], each["aim"])
+        yield StageCost(each["name"], each["value"], each["unit"])
     for name, value in _read(build, "ring")["ns_per_sample"].items():
-        yield StageCost(_RING[name], value, "ns", "")
+        yield StageCost(_RING[name], value, "ns")
     for each in _read(build, "metrics"):
-        yield StageCost(f"metrics: {each['name']}", each["best"], each["unit"], each["aim"])
+        yield StageCost(f"metrics: {each['name']}", each["best"], each["unit"])
     scan = _read(build, "scan")
     for name, row in scan["selectors"].items():
         label = f"scan of {scan['processes']:,} processes by {name}"
-        yield StageCost(label, row["settled_ms"], "ms", "")
+        yield StageCost(label, row["settled_ms"], "ms")
     for name, row in _read(build, "service")["figures"].items():
-        yield StageCost(_SERVICE[name], row["best"], row["unit"], _BOUNDS.get(name, ""))
+        yield StageCost(_SERVICE[name], row["best"], row["unit"])
     for name, value in _read(build, "timing")["ns_per_access"].items():
-        bound = _BOUNDS["L1"] if name.startswith("hits in L1") else ""
-        yield StageCost(f"timing model: {name}", value, "ns", bound)
+        yield StageCost(f"timing model: {name}", value, "ns")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as Markdown."""
-    said = {None: "", True: "kept", False: "missed"}
-    cells = [
-        [each["name"], _measured(each["value"], each["unit"]), _bound(each), said[each["kept"]]]
-        for each in rows
-    ]
-    return markdown_table(["what", "measured", "bound", ""], cells, text=1)
+    cells = [[each["name"], _measured(each["value"], each["unit"])] for each in rows]
+    return markdown_table(["what", "measured"], cells, text=1)
 
 
 def cpu_model() -> str:
@@ -124,15 +110,6 @@ def _measured(value: float, unit: str) -> str:
         return f"{value:.1%}".replace("%", " %")
     digits = 0 if value >= 100 else 1 if value >= 1 else 3
     return f"{value:,.{digits}f} {unit}".rstrip()
-
-
-def _bound(row: Mapping[str, Any]) -> str:
-    if not row["bound"]:
-        return ""
-    relation, limit = row["bound"].split()
-    value = f"{float(limit):.0%}".replace("%", " %") if row["unit"] == "share" else limit
-    unit = "" if row["unit"] == "share" else row["unit"]
-    return f"at {'least' if relation == '>=' else 'most'} {value} {unit}".rstrip()
 
 
 def _read(build: Path, name: str) -> Any:

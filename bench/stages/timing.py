@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Host cost per access in the timing model: prints a table, writes build/timing.json.
 
 Every load and store of the emulated machine passes through the model, so its cost bounds the
@@ -19,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.model_params import NodeParams, TimingParams
-from hmd.emulate.recordings.access_stream import AccessFlag, AccessStream
+from hmd.base.units import MIB
+from hmd.emulate.recordings.misses import AccessFlag, AccessStream
 from hmd.emulate.recordings.replay import TimingModel
-from hmd.units import MIB
+from hmd.emulate.timing_params import NodeParams, TimingParams
 
 COUNT = 2_000_000
 RUNS = 5

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The estimator on the suite: errors on every program, preset and layout; build/estimator.json.
 
     python -m bench.suite.estimator                  all programs (what `make bench-estimator` runs)
@@ -7,6 +8,13 @@ Each program's misses are recorded once in the emulated machine. The true runtim
 sixty layouts on three presets is a replay by the same timing model; the estimator has two sampled
 runs. Results are stored in build/suite, so that an interrupted run continues. The first run takes
 an hour or more on two CPUs, later ones minutes.
+
+Errors of an estimator: predicted versus true runtimes of many layouts.
+
+Takes a program's miss recording, a preset and sampling parameters; returns errors and regret (the
+loss from the layout with the best estimate), for hmd's model and for the published formula.
+
+The plot of the estimator's errors by program, versus those of the published formula.
 """
 
 from __future__ import annotations
@@ -24,47 +32,41 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from bench.documents.measured_commit import commit
-from bench.suite.estimator_errors import (
-    Errors,
-    EstimatorCase,
-    case_of,
-    ends_of,
-    heat_of,
-    judge_model,
-    judge_published,
-    traces_of,
-)
-from bench.suite.estimator_plot import draw
-from bench.suite.ground_truth import (
-    RecordedStream,
-    recorded,
-    require_same_cache,
-    runtimes,
-)
+from bench.documents.markdown import commit
+from bench.suite.ground_truth import RecordedStream, recorded, require_same_cache, runtimes
 from bench.suite.large_trace import SIZES, cold_start_s, measure
 from bench.suite.layouts import mixed_layouts
 from bench.suite.program import program_names
 from bench.suite.replay_check import Verified, verified
-from bench.suite.sampled_trace import TraceSampling
+from bench.suite.sampled_trace import TraceSampling, sampled_run
+from hmd.base.errors import HmdError
+from hmd.base.units import PAGE_BYTES
 from hmd.emulate.preset import Preset, load
-from hmd.emulate.recordings.isolated_run import RECORDED_ON
-from hmd.errors import HmdError
+from hmd.emulate.recordings.misses import MissOutcomes, MissStream
+from hmd.emulate.recordings.recorder import RECORDED_ON
+from hmd.emulate.recordings.replay import Layout, replayed
+from hmd.estimate import published
 from hmd.estimate.capacity_sweep import sweep
-from hmd.estimate.runtime_model import Coefficients, Terms, build_model
+from hmd.estimate.model import Coefficients, RuntimeModel, Terms, build_model
+from hmd.estimate.runs import AlignedRuns, side_by_side
+from hmd.estimate.windows import CutBy
+from hmd.sample.cpu_models import Core
+from hmd.trace.trace import Trace
 
-ROOT = Path(__file__).resolve().parents[2]
-OUTPUT = ROOT / "build" / "estimator.json"
-COMMITTED = ROOT / "docs" / "results" / "estimator.json"
-FOLDER = ROOT / "build" / "suite"
+HEAT_SEED = 977
+"""Seed of the samples behind layouts by heat; estimates use others, as with a daemon's heat."""
 
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
+
 VERIFIED = ("betweenness", "cg", "gups", "stream", "xslookup")
 """Programs whose replays are compared with runs in the guest: short, of different behaviour."""
+
 PERIODS = (67, 199, 997, 4999)
 SEEDS = (2, 3)
 LOSS = 0.2
+
 PUBLISHED_WINDOWS = (1, 20, 200)
 """The paper's windows are 50 ms of runs of half a minute. These runs are shorter, so all three are
 reported, and hmd is compared with the best."""
@@ -73,6 +75,7 @@ GRID = tuple(
     Coefficients(power, streams)
     for power, streams in product((1.0, 1.5, 2.0, 3.0), (1.5, 2.0, 3.0))
 )
+
 ABLATIONS = {
     "without overlap": Terms(overlap=False),
     "without correlation": Terms(correlation=False),
@@ -81,6 +84,169 @@ ABLATIONS = {
     "without load": Terms(load=False),
     "without streams": Terms(streams=False),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The all-slow and the all-fast run of a program: outcomes of each miss, and busy time."""
+
+    slow: MissOutcomes
+    slow_ps: int
+    fast: MissOutcomes
+    fast_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors by layout, as shares of the true runtime, and the regret of the best estimate."""
+
+    by_layout: Mapping[str, float]
+    regret: float
+
+    @property
+    def mean(self) -> float:
+        """Mean of the absolute errors."""
+        return float(np.mean(np.abs(list(self.by_layout.values()))))
+
+    @property
+    def worst(self) -> float:
+        """Largest absolute error."""
+        return float(np.max(np.abs(list(self.by_layout.values()))))
+
+
+def ends_of(stream: MissStream, preset: Preset) -> Ends:
+    """Replay the two runs that a user records."""
+    slow, fast = MissOutcomes.empty(len(stream)), MissOutcomes.empty(len(stream))
+    none = np.zeros(stream.user_pages, np.bool_)
+    return Ends(
+        slow, replayed(stream, preset, none, slow), fast, replayed(stream, preset, ~none, fast)
+    )
+
+
+def traces_of(
+    stream: MissStream, ends: Ends, preset: Preset, sampling: TraceSampling
+) -> tuple[Trace, Trace]:
+    """Return the traces of the slow and the fast run, whose samples are independent."""
+    both = (ends.slow, ends.slow_ps), (ends.fast, ends.fast_ps)
+    slow, fast = (
+        sampled_run(
+            stream,
+            outcomes,
+            busy_ps,
+            preset,
+            TraceSampling(
+                sampling.period, sampling.pair_period, 2 * sampling.seed + number, sampling.loss
+            ),
+        )
+        for number, (outcomes, busy_ps) in enumerate(both)
+    )
+    return slow, fast
+
+
+def heat_of(stream: MissStream, ends: Ends, preset: Preset) -> npt.NDArray[np.float64]:
+    """Return the pages' heat, shape ``(user_pages,)``, from samples of a separate run."""
+    trace = sampled_run(stream, ends.slow, ends.slow_ps, preset, TraceSampling(seed=HEAT_SEED))
+    address = stream.page_address[: stream.user_pages]
+    start = trace.samples.address // np.uint64(PAGE_BYTES) * np.uint64(PAGE_BYTES)
+    page = np.searchsorted(address, start)
+    return np.bincount(page, minlength=len(address)).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorCase:
+    """A program on a preset: its sampled runs, its layouts (over sampled pages), true runtimes."""
+
+    runs: AlignedRuns
+    slow: Trace
+    fast: Trace
+    layouts: Mapping[str, Layout]
+    truth: Mapping[str, float]
+
+
+def case_of(
+    stream: MissStream,
+    preset: Preset,
+    traces: tuple[Trace, Trace],
+    layouts: Mapping[str, Layout],
+    truth: Mapping[str, float],
+) -> EstimatorCase:
+    """Return the case; ``layouts`` are over the stream's pages."""
+    slow, fast = traces
+    core = Core(preset.core.reorder_window, preset.core.line_fill_buffers)
+    runs = side_by_side(slow, fast, core=core)
+    address = stream.page_address[: stream.user_pages]
+    place = np.minimum(np.searchsorted(address, runs.pages.address), len(address) - 1)
+    return EstimatorCase(
+        runs, slow, fast, {name: each[place] for name, each in layouts.items()}, truth
+    )
+
+
+def judge_model(
+    case: EstimatorCase, coefficients: Coefficients | None = None, terms: Terms | None = None
+) -> Errors:
+    """Return the errors of hmd's model."""
+    model: RuntimeModel = build_model(case.runs, coefficients, terms)
+    found = {
+        name: model.estimate(layout).runtime_ns * 1e-9 for name, layout in case.layouts.items()
+    }
+    return _errors(found, case.truth)
+
+
+def judge_published(case: EstimatorCase, windows: int) -> Errors:
+    """Return the errors of the formula of ISC 2022 with ``windows`` windows of equal time."""
+    runs = side_by_side(case.slow, case.fast, windows=windows, cut_by=CutBy.TIME)
+    found = {
+        name: published.estimate(runs, layout).runtime_ns * 1e-9
+        for name, layout in case.layouts.items()
+    }
+    return _errors(found, case.truth)
+
+
+def _errors(found: Mapping[str, float], truth: Mapping[str, float]) -> Errors:
+    best = min(found, key=lambda name: found[name])
+    return Errors(
+        {name: value / truth[name] - 1 for name, value in found.items()},
+        truth[best] / min(truth[name] for name in found) - 1,
+    )
+
+
+def draw(document: Mapping[str, Any], path: Path) -> None:
+    """Write a PNG file with the mean and the worst error of each program on each preset."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    presets = list(dict.fromkeys(case["preset"] for case in document["cases"]))
+    figure, axes = plt.subplots(
+        1, len(presets), figsize=(4.2 * len(presets), 0.6 + 0.3 * len(document["programs"]))
+    )
+    for place, preset in zip(axes if len(presets) > 1 else [axes], presets, strict=True):
+        cases = [case for case in document["cases"] if case["preset"] == preset]
+        cases.sort(key=lambda case: case["program"], reverse=True)
+        rows = range(len(cases))
+        for key, label, colour, offset in (
+            ("isc22_", "published formula", "tab:grey", 0.2),
+            ("", "hmd", "tab:blue", -0.2),
+        ):
+            mean = [100 * case[f"{key}mean_error"] for case in cases]
+            worst = [100 * case[f"{key}max_error"] for case in cases]
+            at = [row + offset for row in rows]
+            place.barh(at, mean, 0.36, color=colour, label=f"{label}, mean")
+            place.plot(worst, at, "|", color=colour, markersize=8, label=f"{label}, worst")
+        place.set_yticks(list(rows), [case["program"] for case in cases])
+        place.set_xlabel("error of the runtime, %")
+        place.set_title(preset)
+    (axes[0] if len(presets) > 1 else axes).legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUT = ROOT / "build" / "estimator.json"
+COMMITTED = ROOT / "docs" / "results" / "estimator.json"
+FOLDER = ROOT / "build" / "suite"
 
 
 @dataclass(frozen=True, slots=True)

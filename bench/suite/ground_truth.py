@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """True runtimes of programs under any placement of pages, by the timing model.
 
 A program's misses are recorded once in the emulated machine; the runtime of a layout is then a
@@ -19,15 +20,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.suite import input_generators
+from bench.suite import inputs as suite_inputs
 from bench.suite.inputs import prepare
 from bench.suite.program import SuiteProgram, load_program, programs_folder
+from hmd.base.errors import HmdError
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.recordings import replay
-from hmd.emulate.recordings.isolated_run import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
-from hmd.emulate.recordings.layout_replay import Layout, replayed
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.errors import HmdError
+from hmd.emulate.recordings.misses import MissStream
+from hmd.emulate.recordings.recorder import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
+from hmd.emulate.recordings.replay import Layout, replayed
 
 _NOT_RECORDED = {"description", "memory_class", "source", "long_command"}
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
@@ -80,7 +81,7 @@ def source_files(program: SuiteProgram) -> set[Path]:
     inputs = program.inputs.values()
     found = {programs_folder() / made.file for made in inputs if made.file is not None}
     if any(made.generate is not None for made in inputs):
-        found.add(Path(input_generators.__file__))
+        found.add(Path(suite_inputs.__file__))
     if program.compile is not None:
         found |= _with_includes(programs_folder() / program.compile)
     return found

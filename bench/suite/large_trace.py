@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cost of estimates from long traces: time and memory versus samples, up to 10^8.
 
     python -m bench.suite.large_trace 10000000       one size; prints JSON
@@ -18,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from bench.scale.peak_memory import peak_mib
+from bench.scale.plan_memory import peak_mib
+from hmd.base.units import PAGE_BYTES
 from hmd.estimate import build_model, layout, side_by_side
 from hmd.sample.access_batch import Kind
-from hmd.trace.streaming import TraceFile
+from hmd.trace.reader import TraceFile
 from hmd.trace.trace import Ending, TracedProcess
-from hmd.trace.trace_writer import TraceWriter
-from hmd.units import PAGE_BYTES
+from hmd.trace.writer import TraceWriter
 
 SIZES = (10**6, 10**7, 10**8)
 PAGES = 1 << 18
@@ -38,7 +39,7 @@ def write(path: Path, samples: int, latency_ns: int, seed: int) -> None:
     """Write a run of loads of about ``latency_ns``; every 50th soon follows another."""
     rng = np.random.default_rng(seed)
     with TraceWriter(path, {"begin_ns": 0, "clock": "monotonic"}) as writer:
-        writer.process(0, TracedProcess(1, "program"))
+        writer.write_process(0, TracedProcess(1, "program"))
         for start in range(0, samples, BATCH):
             rows = min(BATCH, samples - start)
             at = np.arange(start, start + rows, dtype=np.uint64)
@@ -49,7 +50,7 @@ def write(path: Path, samples: int, latency_ns: int, seed: int) -> None:
                 rng.integers(0, PAGES, rows),
             ).astype(np.uint64)  # fmt: skip
             step = np.where(at % np.uint64(50) == 0, 100, 20_000).astype(np.uint64)
-            writer.rows(
+            writer.add_samples(
                 {
                     "time_ns": at * np.uint64(GAP_NS),
                     "address": np.uint64(FIRST) + page * np.uint64(PAGE_BYTES),
@@ -57,12 +58,12 @@ def write(path: Path, samples: int, latency_ns: int, seed: int) -> None:
                     "thread": np.ones(rows, np.uint32),
                     "cpu": np.zeros(rows, np.uint16),
                     "kind": np.where(rng.random(rows) < 0.2, Kind.STORE, Kind.LOAD).astype("u1"),
-                    "weight_ns": rng.integers(latency_ns, 2 * latency_ns, rows).astype("<u4"),
+                    "latency_ns": rng.integers(latency_ns, 2 * latency_ns, rows).astype("<u4"),
                     "period": np.full(rows, 1009, np.uint32),
                     "instructions": at * np.uint64(20_000) + step,
                 }
             )
-        writer.end(Ending(0, samples * GAP_NS, 0))
+        writer.write_ending(Ending(0, samples * GAP_NS, 0))
 
 
 def price(slow: Path, fast: Path) -> dict[str, Any]:
@@ -105,8 +106,8 @@ def cold_start_s() -> float:
     """Return the seconds to import numba and load the kernels from its cache."""
     code = (
         "import time; began = time.perf_counter(); "
-        "from hmd.heat.kernels import warm; "
-        "warm(tuple(f'hmd.estimate.{m}' for m in ('slow_accesses', 'window_cost', 'core_model'))); "
+        "from hmd.base.numba_kernels import warm; "
+        "warm(tuple(f'hmd.estimate.{m}' for m in ('cost', 'overlap'))); "
         "print(time.perf_counter() - began)"
     )
     command = [sys.executable, "-c", code]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The layouts on which an estimator is evaluated, more than sixty per program.
 
 Layouts by heat from either end, by address from either end, interleaved and random, each with 10 to
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.recordings.layout_replay import Layout, layout_of
+from hmd.emulate.recordings.replay import Layout, layout_of
 
 PARTS = tuple(range(10, 100, 10))
 _GAP_BYTES = 1 << 20  # larger gaps separate mappings

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A program of the suite: one YAML file, next to its C source or script.
 
 A file describes the program's memory behaviour, its source, how it runs, and the output of a
@@ -19,9 +20,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from hmd.base.errors import ConfigError
+from hmd.base.yaml_document import parse_document, values
 from hmd.emulate.preset import first_problem
-from hmd.errors import ConfigError
-from hmd.yaml_document import parse_document, values
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 """``{name}`` in an argument is replaced by the path of an input, or by one of the three below."""
@@ -51,7 +52,7 @@ class Input(_CheckedProgram):
     """Source of one input: exactly one of a text, a file of the suite, a generator, a command.
 
     ``text`` may contain placeholders of earlier inputs. ``generate`` is a function of
-    bench.suite.input_generators, called with ``arguments``. ``command`` runs on the host and fills
+    bench.suite.inputs, called with ``arguments``. ``command`` runs on the host and fills
     the folder ``{out}``.
     """
 

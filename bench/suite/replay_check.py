@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Replays compared with runs in the guest, whose kernel places the pages.
 
 A program runs under a memory policy (bind, interleave, or weighted interleave), recorded only for
@@ -18,12 +19,12 @@ import numpy as np
 from bench.suite.ground_truth import RecordedStream, program_digest
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
-from hmd.emulate.memory_layout import node_ranges
+from hmd.emulate.machine_report import node_ranges
 from hmd.emulate.preset import Preset
-from hmd.emulate.recordings.isolated_run import MemoryPolicy, Placement, guest, run_in
-from hmd.emulate.recordings.layout_replay import Layout, replayed, tiers_of
-from hmd.emulate.recordings.miss_stream import MissRecording
-from hmd.emulate.virtual_machine.guest_command import Command
+from hmd.emulate.recordings.misses import MissRecording
+from hmd.emulate.recordings.recorder import MemoryPolicy, Placement, guest, run_in
+from hmd.emulate.recordings.replay import Layout, replayed, tiers_of
+from hmd.emulate.vm.guest import Command
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The static oracle: the best placement of a recorded program that never changes.
 
 Takes the saving of each page in fast memory; returns the pages to place there. There are two
@@ -16,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.optional_packages import missing_extra
 from hmd.estimate.layout import Layout
-from hmd.estimate.runtime_model import RuntimeModel, SlowMass
-from hmd.extras import missing_extra
+from hmd.estimate.model import RuntimeModel, SlowMass
 
 Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
@@ -160,7 +161,7 @@ def oracle(
 
     ``heat``, ``(pages,)``, orders the greedy layout (accesses); by the model the result is never
     worse. Price a layout with other samples than those it was made of, to avoid selection bias
-    (:class:`hmd.estimate.runtime_model.SampleSelection`). Raises as :func:`best_static`.
+    (:class:`hmd.estimate.model.SampleSelection`). Raises as :func:`best_static`.
     """
     first = greedy(heat, size_bytes, fast_bytes)
     first_ns = model.estimate(first).runtime_ns

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Simulated processes and memory for benchmarks and tests of the tick."""

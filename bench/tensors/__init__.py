@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Planners of training steps, compared."""

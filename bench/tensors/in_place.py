@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Planners where kernels compute from DRAM and persistent memory; writes build/tensors.json.
 
     python -m bench.tensors.in_place [TRACE...] [SHARE...] [PLANNER...]
@@ -5,8 +6,8 @@
 All traces, shares 0.1, 0.2, 0.4 and 0.8 and all planners unless given; other rows stay as they are.
 
 DRAM has these shares of the step's peak. Traces are the recorded steps, as in
-:mod:`bench.tensors.recorded_steps`, and those of G10. The programs of AutoTM do not know the rules:
-they are solved once for both.
+:mod:`bench.tensors.training_shapes`, and those of G10. The programs of AutoTM do not know the
+rules: they are solved once for both.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from bench.tensors.planners import TRACES, keep_rows, load, revision, show
-from bench.tensors.recorded_steps import RECORDED, recorded_step
-from hmd.tensors.memory_system import load_system
-from hmd.tensors.planner import PLANNERS, MadePlans, StepProblem
-from hmd.tensors.pricing_rules import RULES
-from hmd.tensors.step_prices import price_planner
-from hmd.tensors.vitality import vitality
+from bench.tensors.training_shapes import RECORDED, recorded_step
+from hmd.tensors.lifetimes import vitality
+from hmd.tensors.memory_system import RULES, load_system
+from hmd.tensors.planner import PLANNERS, MadePlans, StepProblem, planner_named
+from hmd.tensors.prices import price_planner
 
 SHARES: Final = (0.2, 0.4, 0.1, 0.8)
 WITHOUT_RULES: Final = ("autotm", "autotm-static", "autotm-sync")
@@ -39,7 +39,7 @@ def rows_of(name: str, share: float, planners: list[str]) -> Iterator[dict[str, 
     for rules in RULES.values():
         problem = StepProblem(trace, system, rules, MadePlans(dict(solved)))
         for planner in (each for each in planners if PLANNERS[each].suits(system)):
-            price, _, _ = price_planner(problem, planner)
+            price, _, _ = price_planner(problem, planner_named(planner))
             row = asdict(price) | {"tiers": tiers_label(share), "revision": revision()}
             del row["system"]
             show(row)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Planners on made steps that none was tuned to; writes build/tensors.json.
 
     python -m bench.tensors.made_steps [--seed N] [--layers N] [SHAPE...]       all shapes, 24
@@ -18,9 +19,9 @@ from typing import Any, Final
 
 from bench.tensors.planners import HEAD, keep_rows, revision, show
 from bench.tensors.training_shapes import SHAPES, scaled_system, training_trace
-from hmd.tensors.planner import StepProblem
-from hmd.tensors.pricing_rules import RULES
-from hmd.tensors.step_prices import price_planner
+from hmd.tensors.memory_system import RULES
+from hmd.tensors.planner import StepProblem, planner_named
+from hmd.tensors.prices import price_planner
 
 SYSTEMS: Final = (
     {"fast": 0.05, "host": 0.5, "links": 0.7, "flash": 0.2},
@@ -45,7 +46,7 @@ def rows_of(shape: str, layers: int, seed: int) -> Iterator[dict[str, Any]]:
         for rules in RULES.values():
             problem = StepProblem(trace, system, rules)
             for planner in planners:
-                price, _, _ = price_planner(problem, planner)
+                price, _, _ = price_planner(problem, planner_named(planner))
                 row = asdict(price) | {"tiers": f"made, {label}", "revision": revision()}
                 row["command"] = (
                     f"python -m bench.tensors.made_steps --seed {seed} --layers {layers} {shape}"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The picture of docs/results/tensors.json: shares of the ideal over the sizes of memory tiers.
 
 python -m bench.tensors.sweeps_plot          writes docs/images/tensor-sweeps.png

@@ -1,25 +1,44 @@
+# SPDX-License-Identifier: MIT
 """Made training steps of several shapes and of any size, which no planner was tuned to.
 
 A forward graph of layers gets its backward kernels in reverse order: each reads what its layer read
 and wrote, and writes gradients of what it read; weights are updated with their gradients. Sizes,
 times and connections follow from a seed.
+
+The recorded steps of bench/tensors/training_steps, as a socket with many cores computes them.
+
+They were recorded with one thread, whose kernels take so long that slow memory hardly matters. Here
+``CORES`` cores share each kernel, which takes no less than its operands take at the bandwidths of
+the fastest tier. This is a model: how a step scales on a real socket was not measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from hmd.base.units import MIB, PAGE_BYTES
+from hmd.tensors.lifetimes import vitality
 from hmd.tensors.memory_system import MemorySystem, TensorTier, TierLink
-from hmd.tensors.tensor_trace import READ, WRITE, TensorKind, TensorTrace
-from hmd.tensors.vitality import vitality
-from hmd.units import MIB, PAGE_BYTES
+from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace, read_trace
 
 Graph = list[list[int]]
 """The layers that each layer reads, by number."""
+
+SHARED_WEIGHTS: Final = {"recurrent": 3}
+"""Layers that have weights of their own; the others use these again in turn."""
+
+IDLE_WEIGHTS: Final = {"experts": 3}
+"""Weights per layer that the step does not use, as those of the experts that were not chosen."""
+
+CORES: Final = 24
+"""Cores of a socket with six channels of memory."""
+
+RECORDED: Final = ("residual_network", "transformer_decoder", "mlp_mixer", "recurrent_network")
 
 
 def chain(layers: int, draw: np.random.Generator) -> Graph:
@@ -82,13 +101,6 @@ SHAPES: Final[dict[str, Callable[[int, np.random.Generator], Graph]]] = {
     "recurrent": chain,
     "experts": experts,
 }
-
-SHARED_WEIGHTS: Final = {"recurrent": 3}
-"""Layers that have weights of their own; the others use these again in turn."""
-
-
-IDLE_WEIGHTS: Final = {"experts": 3}
-"""Weights per layer that the step does not use, as those of the experts that were not chosen."""
 
 
 @dataclass
@@ -194,3 +206,24 @@ def scaled_system(
             )
         ),
     )
+
+
+FOLDER: Final = Path(__file__).parent / "training_steps"
+
+
+def recorded_step(name: str, system: MemorySystem) -> TensorTrace:
+    """Return a recorded step on a socket with the first tier of ``system``."""
+    return on_socket(read_trace(FOLDER / f"{name}.npz"), system)
+
+
+def on_socket(trace: TensorTrace, system: MemorySystem) -> TensorTrace:
+    """Return a step of one core on ``CORES`` cores; ``system`` has bandwidths of its tiers."""
+    fast = system.tiers[0]
+    used = trace.tensor_bytes[trace.use_tensor]
+    least = np.zeros(len(used))
+    for bit, rate in ((READ, fast.read), (WRITE, fast.write)):
+        least += np.where(trace.use_mode & bit, used / ((rate or 1.0) * 1e9), 0.0)
+    operands = np.bincount(trace.use_kernel, least, trace.kernels)
+    seconds = np.maximum(trace.kernel_seconds / CORES, operands)
+    ticks = np.maximum(np.rint(seconds * trace.ticks_per_second), 1).astype(int)
+    return replace(trace, kernel_ticks=ticks)

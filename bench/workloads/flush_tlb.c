@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * flush_tlb: flushes the TLB of a CPU periodically, because the emulated TLB never evicts.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * graded: random accesses to blocks of graded heat, on one CPU; the reference program of samplers.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Touches pages, prints a line, and waits to be killed.
  *

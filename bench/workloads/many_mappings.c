@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Has many mappings, of a page each, and measures what mmap and page faults take meanwhile.
  *

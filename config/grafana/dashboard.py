@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Grafana dashboard: writes hmd.json in this folder, or the FILE given as an argument.
 
 Panels are in memory_rows.py and service_rows.py, and are laid out here. The tests run every query

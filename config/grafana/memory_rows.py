@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rows of panels on memory: tiers, targets, decisions and moves."""
 
 from __future__ import annotations
@@ -162,28 +163,6 @@ MOVES = [
                 "(sum(rate(hmd_moved_bytes_total{}[R])) > 0 or vector(1))",
                 "moved back",
             ),
-        ),
-    ),
-    Panel(
-        "Guard of moves",
-        "Program time that moves saved and cost, as the guard counts it, what plans promised, and "
-        "what moves may cost now. Seconds; 0 without decide.guard.",
-        "s",
-        (
-            Query("sum(hmd_guard_saved_seconds{})", "saved"),
-            Query("sum(hmd_guard_cost_seconds_total{})", "cost"),
-            Query("sum(hmd_guard_predicted_seconds{})", "predicted"),
-            Query("sum(hmd_guard_credit_seconds{})", "credit"),
-        ),
-    ),
-    Panel(
-        "Who plans",
-        "0 the policy, 1 the rule after moves did not pay, 2 none; -1 without decide.guard. And "
-        "how often moves did not pay.",
-        "none",
-        (
-            Query("max(hmd_guard_level{})", "level"),
-            Query("sum(increase(hmd_guard_fallbacks_total{}[R]))", "fallbacks"),
         ),
     ),
 ]

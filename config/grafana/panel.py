@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a panel of the dashboard is: title, description, unit, queries with their legends."""
 
 from __future__ import annotations

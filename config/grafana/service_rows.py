@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rows of panels on hmd itself: overview, stages, sampling, cost."""
 
 from __future__ import annotations

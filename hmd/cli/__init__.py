@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """The command line, one file a command family."""

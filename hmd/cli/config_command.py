@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd config``: check a configuration file, print the effective settings or the schema."""
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.errors import Exit
+from hmd.base.errors import ConfigError, Exit, MissingError
+from hmd.cli.arguments import add_flag
+from hmd.cli.output import print_json
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
+    from hmd.base.yaml_document import Mapping
     from hmd.config import Config
-    from hmd.yaml_document import Mapping
 
 DESCRIPTION = """\
 Check a configuration file, print the effective settings, or print the JSON Schema.
@@ -33,19 +35,16 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd config`` and its commands."""
-    parser = subparsers.add_parser(
-        "config", help="check and show the configuration", description=DESCRIPTION, epilog=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd config``."""
     commands = parser.add_subparsers(metavar="check|show|schema", required=True)
     check = commands.add_parser("check", help="report every mistake, with file and line")
     check.add_argument("file", type=Path, metavar="FILE")
-    check.add_argument("--json", action="store_true", help="print {ok, errors, warnings} as JSON")
+    add_flag(check, "--json", "print {ok, errors, warnings} as JSON")
     check.set_defaults(func=run_check)
     show = commands.add_parser("show", help="print the effective settings, defaults filled in")
     show.add_argument("file", type=Path, metavar="FILE")
-    show.add_argument("--json", action="store_true", help="print JSON instead of YAML")
+    add_flag(show, "--json", "print JSON instead of YAML")
     show.set_defaults(func=run_show)
     schema = commands.add_parser("schema", help="print the JSON Schema of the configuration")
     schema.set_defaults(func=run_schema)
@@ -53,9 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run_check(args: argparse.Namespace) -> int:
     """Print ``FILE: ok`` and warnings about this machine; raise mistakes as a ``ConfigError``."""
-    from hmd.cli.output import print_json
     from hmd.config.load import read, validate
-    from hmd.errors import ConfigError
 
     try:
         document = read(args.file)
@@ -78,9 +75,8 @@ def run_check(args: argparse.Namespace) -> int:
 def _warnings(config: Config, document: Mapping) -> list[str]:
     """Return what does not fit this machine, each with the place of its setting."""
     from hmd.config.load import located
-    from hmd.daemon.start_checks import machine_warnings, start_failures
-    from hmd.errors import MissingError
-    from hmd.machine.nodes.numa_nodes import read_topology
+    from hmd.daemon.checks import machine_warnings, start_failures
+    from hmd.linux.topology import read_topology
 
     try:
         topology = read_topology(tiers=config.machine.tiers, fit_override=True)
@@ -100,7 +96,6 @@ def run_show(args: argparse.Namespace) -> int:
     """Print every setting of a file, defaults filled in, as YAML that hmd reads back."""
     import yaml
 
-    from hmd.cli.output import print_json
     from hmd.config import load
 
     settings = load(args.file).model_dump(mode="json")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd dashboard``: a live page of the daemon's state, for a browser on this machine."""
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.cli.status_command import add_socket
-from hmd.errors import Exit
+from hmd.base.errors import Exit
+from hmd.cli.arguments import add_socket, number
+from hmd.cli.main import build_parser
+from hmd.cli.output import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hmd.cli.main import Subparsers
     from hmd.dashboard.http_server import Content
 
 DEFAULT_LISTEN = "127.0.0.1:9743"
@@ -40,15 +42,9 @@ The data is at /state.json and /heat.json?process=PID:START. Ctrl-C ends it.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd dashboard``."""
-    parser = subparsers.add_parser(
-        "dashboard",
-        help="serve a live page of the daemon's state to a browser",
-        usage="hmd dashboard [options]",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd dashboard``."""
+    parser.usage = "hmd dashboard [options]"
     parser.add_argument(
         "--listen",
         type=_loopback,
@@ -59,7 +55,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add_socket(parser)
     parser.add_argument(
         "--minutes",
-        type=_minutes,
+        type=number(1, 1440),
         default=DEFAULT_MINUTES,
         metavar="N",
         help=f"how far back the page looks, 1 to 1440 (default {DEFAULT_MINUTES:g})",
@@ -109,8 +105,6 @@ def _sweep(traces: list[Path] | None) -> bytes:
     if traces is None:
         return b"null"
     from hmd.cli.estimate_command import answer_document
-    from hmd.cli.main import build_parser
-    from hmd.cli.output import plain
 
     slow, fast = map(str, traces)
     asked = build_parser(["estimate"]).parse_args(["estimate", "--sweep", "--", slow, fast])
@@ -128,13 +122,3 @@ def _loopback(text: str) -> tuple[str, int]:
             "from elsewhere, ssh -L"
         )
     return host, int(port)
-
-
-def _minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= 1440:
-        raise argparse.ArgumentTypeError(f"{text!r}: take 1 to 1440 minutes")
-    return value

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd demo``: two programs on an emulated DRAM+PM machine, with and without hmd."""
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.errors import Exit, os_error
+from hmd.base.atomic_file import check_writable_folder
+from hmd.base.errors import Exit, os_error
+from hmd.cli.arguments import add_flag
+from hmd.cli.output import console, print_json, table
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.emulate.demo.demo_result import ProgramResult
-    from hmd.emulate.demo.demo_run import Demonstration
+    from hmd.emulate.demo.run import Demonstration, ProgramResult
+
+DESCRIPTION = "Run two programs on an emulated DRAM+PM machine, with and without hmd."
 
 EXAMPLES = """\
 examples:
@@ -32,14 +36,8 @@ Exits with 1 if a word of memory is wrong.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd demo``."""
-    parser = subparsers.add_parser(
-        "demo",
-        help="run two programs with and without hmd on an emulated machine",
-        description="Run two programs on an emulated DRAM+PM machine, with and without hmd.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd demo``."""
     parser.add_argument(
         "--output",
         type=Path,
@@ -47,15 +45,13 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="DIR",
         help="folder of the results (default: build)",
     )
-    parser.add_argument("--json", action="store_true", help="print demo.json instead of a table")
+    add_flag(parser, "--json", "print demo.json instead of a table")
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demonstration, write its figures and picture, print its table."""
-    from hmd.cli.output import print_json
-    from hmd.emulate.demo.demo_run import DemoSettings, demonstrate
-    from hmd.finished_file import check_writable_folder
+    from hmd.emulate.demo.run import DemoSettings, demonstrate
 
     folder = args.output.resolve()
     try:
@@ -85,19 +81,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _draw(shown: Demonstration, path: Path) -> list[str]:
     """Draw the hot set's heat map as hmd saw it; returns the files written."""
-    from hmd.cli.plots.heatmap_plot import draw
-    from hmd.observe.heat_grid import pids
+    from hmd.cli.plots import draw_heatmap
+    from hmd.metrics.heat_map import pids
 
     seen = pids(shown.heat)
     if not seen:
         return []
-    draw(shown.heat, seen[0], path, title="hotset: its hot set moves half-way")
+    draw_heatmap(shown.heat, seen[0], path, title="hotset: its hot set moves half-way")
     return [str(path)]
 
 
 def _print(shown: Demonstration, files: list[str]) -> None:
-    from hmd.cli.output import console, table
-    from hmd.emulate.demo.demo_result import goals
+    from hmd.emulate.demo.run import goals
 
     screen = console()
     columns = ["program", "run", "ops/s", "modelled ops/s", "of all fast"]
@@ -115,7 +110,7 @@ def _print(shown: Demonstration, files: list[str]) -> None:
 
 
 def _rows(name: str, program: ProgramResult) -> list[list[Any]]:
-    from hmd.emulate.demo.variants import Variant
+    from hmd.emulate.demo.measure import Variant
 
     return [
         [

@@ -1,14 +1,13 @@
+# SPDX-License-Identifier: MIT
 """``hmd disable``: stop the service and remove what ``hmd enable`` has written."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from hmd.cli.enable_command import add_plan_arguments, carry_out
 
-if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
+DESCRIPTION = "Stop the service, and remove what 'hmd enable' has written."
 
 EXAMPLES = """\
 examples:
@@ -20,20 +19,14 @@ package instead.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd disable``."""
-    parser = subparsers.add_parser(
-        "disable",
-        help="stop the service and remove its files",
-        description="Stop the service, and remove what 'hmd enable' has written.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd disable``."""
     add_plan_arguments(parser)
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, show, ask, apply."""
-    from hmd.install.changes import plan_disable
+    from hmd.daemon.install import plan_disable
 
     return carry_out(plan_disable(args.root), args)

@@ -1,17 +1,25 @@
+# SPDX-License-Identifier: MIT
 """``hmd doctor``: check what hmd needs of this machine, and show what to change."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.errors import Exit, UnavailableError
+from hmd.base.errors import Diagnostic, Exit, Severity, UnavailableError
+from hmd.cli.arguments import add_flag
+from hmd.cli.output import console, print_json, print_table
+from hmd.sample.sampler import CAPABILITIES, SampleSettings
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.machine.checks.diagnostic import Diagnostic
+    from hmd.base.errors import Diagnostic
+
+DESCRIPTION = (
+    "Check sampling, privileges, memory tiers, kernel features, and other systems that move pages."
+)
 
 EXAMPLES = """\
 examples:
@@ -23,16 +31,9 @@ levels:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd doctor``."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="show what this machine lacks and how to fix it",
-        description="Check sampling, privileges, memory tiers, kernel features, and other systems "
-        "that move pages.",
-        epilog=EXAMPLES,
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd doctor``."""
+    add_flag(parser, "--json", "print JSON")
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help=argparse.SUPPRESS)
     parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help=argparse.SUPPRESS)
     parser.set_defaults(func=run)
@@ -40,13 +41,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print all diagnostics; ``Exit.MISSING`` where one of them is a failure."""
-    from hmd.cli.output import print_json
-    from hmd.machine.checks.diagnostic import Severity
-
     sections = examine(args.proc, args.sysfs)
     failed = any(f.level == Severity.FAIL for _, found in sections for f in found)
     if args.json:
-        print_json({"works": not failed, "findings": _documents(sections)})
+        findings = [{"section": name, **asdict(f)} for name, found in sections for f in found]
+        print_json({"works": not failed, "findings": findings})
     else:
         _print(sections, failed)
     return Exit.MISSING if failed else Exit.OK
@@ -57,9 +56,13 @@ Sections = Sequence[tuple[str, Sequence["Diagnostic"]]]
 
 def examine(proc: Path, sysfs: Path) -> Sections:
     """Return the diagnostics of each section."""
-    from hmd.machine.checks.conflicts import competing_findings
-    from hmd.machine.checks.features import feature_findings, topology_finding
-    from hmd.machine.checks.privileges import privilege_findings, read_privileges
+    from hmd.linux.checks import (
+        competing_findings,
+        feature_findings,
+        privilege_findings,
+        read_privileges,
+        topology_finding,
+    )
 
     return (
         ("memory", [_unless_missing("memory tiers", lambda: topology_finding(sysfs))]),
@@ -71,8 +74,6 @@ def examine(proc: Path, sysfs: Path) -> Sections:
 
 
 def _unless_missing(name: str, find: Callable[[], Diagnostic]) -> Diagnostic:
-    from hmd.machine.checks.diagnostic import Diagnostic, Severity
-
     try:
         return find()
     except UnavailableError as error:
@@ -81,12 +82,10 @@ def _unless_missing(name: str, find: Callable[[], Diagnostic]) -> Diagnostic:
 
 def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
     """Open each sampler that the daemon could use, and close it again."""
-    from hmd.machine.checks.diagnostic import Diagnostic, Severity
-    from hmd.sample.auto_select import SampleSettings, available
-    from hmd.sample.capabilities import CAPABILITIES
+    from hmd.sample.selection import list_availability
 
     name = "sampler"
-    samplers = available(SampleSettings(), proc, sysfs)
+    samplers = list_availability(SampleSettings(), proc, sysfs)
     chosen = [s for s in samplers if CAPABILITIES[s.name].automatic]
     best = next((s for s in chosen if s.works), None)
     if best is None:
@@ -108,26 +107,8 @@ def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
     )
 
 
-def _documents(sections: Sections) -> list[dict[str, str]]:
-    return [
-        {
-            "section": section,
-            "name": finding.name,
-            "level": finding.level,
-            "state": finding.state,
-            "why": finding.why,
-            "action": finding.action,
-        }
-        for section, found in sections
-        for finding in found
-    ]
-
-
 def _print(sections: Sections, failed: bool) -> None:
     from rich.text import Text
-
-    from hmd.cli.output import console, print_table
-    from hmd.machine.checks.diagnostic import Severity
 
     styles = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "bold red"}
     rows = [

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd drain``: empty memory nodes, with progress and a summary of what is left."""
 
 from __future__ import annotations
@@ -6,15 +7,14 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hmd.base.errors import Exit, HmdError
+from hmd.base.units import PAGE_BYTES
 from hmd.cli.admin_request import add_nodes, add_request_options, selected_nodes
-from hmd.cli.arguments import duration
-from hmd.errors import Exit, HmdError
-from hmd.units import PAGE_BYTES
-
-if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
+from hmd.cli.arguments import add_flag, duration
+from hmd.cli.output import format_bytes, format_count, print_json
+from hmd.control.client import ask, send_admin_request
 
 Drain = Mapping[str, Any]
 
@@ -59,16 +59,10 @@ REASONS = {
 POLL_S = 1.0
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd drain``."""
-    parser = subparsers.add_parser(
-        "drain",
-        help="empty a memory node before maintenance or hot-remove",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd drain``."""
     add_nodes(parser)
-    parser.add_argument("--no-wait", action="store_true", help="return at once")
+    add_flag(parser, "--no-wait", "return at once")
     parser.add_argument(
         "--timeout", type=duration, metavar="TIME", help="longest wait, as in 10min"
     )
@@ -78,9 +72,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send the request and wait for the result."""
-    from hmd.cli.output import print_json
-    from hmd.control.client import send_admin_request
-
     answer = send_admin_request(args.socket, "drain", selected_nodes(args))
     if args.no_wait:
         if args.json:
@@ -112,8 +103,6 @@ def left_pages(drain: Drain) -> dict[str, int]:
 
 def _wait(args: argparse.Namespace, nodes: set[int]) -> tuple[list[Drain], bool]:
     """Return the state of each node's drain, and whether the timeout passed first."""
-    from hmd.control.client import ask
-
     deadline_s = time.monotonic() + (args.timeout if args.timeout is not None else float("inf"))
     screen = sys.stderr.isatty() and not args.json
     while True:
@@ -135,15 +124,11 @@ def _wait(args: argparse.Namespace, nodes: set[int]) -> tuple[list[Drain], bool]
 
 
 def _progress(drain: Drain) -> str:
-    from hmd.cli.output import format_bytes
-
     use = drain["use"]
     return f"node {drain['node']}: {format_bytes(use['program_bytes'])} of programs to move"
 
 
 def _print(drain: Drain) -> None:
-    from hmd.cli.output import format_bytes, format_count
-
     node, use = drain["node"], drain["use"]
     if not drain["there"]:
         print(f"node {node} has been removed")

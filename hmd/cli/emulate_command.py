@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd emulate``: run a command on an emulated machine with several memory tiers."""
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hmd.cli.arguments import duration_or_seconds
-from hmd.errors import Exit, MissingError, UsageError
+from hmd.base.atomic_file import check_writable
+from hmd.base.errors import Exit, MissingError, UsageError
+from hmd.cli.arguments import add_flag, add_repeatable, duration_or_seconds, number
+from hmd.cli.output import (
+    console,
+    format_bytes,
+    format_count,
+    print_json,
+    print_records,
+    write_json,
+)
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.emulate.model_params import ModelPart
     from hmd.emulate.preset import Preset
-    from hmd.emulate.virtual_machine.boot import Machine
-    from hmd.emulate.virtual_machine.guest_agent import Job
+    from hmd.emulate.vm.boot import Machine
+    from hmd.emulate.vm.guest import Job
 
 TIMED_OUT = 124
 """The exit code of timeout(1)."""
@@ -43,7 +51,6 @@ examples:
   hmd emulate --node size=512MiB,cpus=0-3 --node size=2GiB,read-latency=400 -- ./a.out
   hmd emulate --json counters.json --rw "$PWD" --timeout 10min -- make check
   hmd emulate --without prefetch -- ./a.out              leave out a part of the timing model
-  hmd emulate --calibrate                                measure the machine against its preset
   hmd emulate --counters --json                          in the guest: current counters
 
 environment:
@@ -55,15 +62,9 @@ if the machine did not boot.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd emulate``."""
-    parser = subparsers.add_parser(
-        "emulate",
-        help="run a command on an emulated machine with two memory tiers",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        usage="%(prog)s [options] -- COMMAND [ARGUMENT ...]",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd emulate``."""
+    parser.usage = "%(prog)s [options] -- COMMAND [ARGUMENT ...]"
     _add_actions(parser)
     _add_machine(parser)
     _add_command(parser)
@@ -72,16 +73,9 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _add_actions(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("instead of a command").add_mutually_exclusive_group()
-    group.add_argument("--list", action="store_true", help="print the presets and their sources")
-    group.add_argument(
-        "--calibrate",
-        action="store_true",
-        help="compare latency and bandwidth measured in the guest with the preset's; exits with 1 "
-        "if a figure is out of bounds",
-    )
-    group.add_argument(
-        "--counters", action="store_true", help="in an emulated machine: print its current counters"
-    )
+    add_flag(group, "--list", "print the presets and their sources")
+    add_flag(group, "--calibrate", argparse.SUPPRESS)
+    add_flag(group, "--counters", "in an emulated machine: print its current counters")
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
@@ -89,12 +83,11 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--preset", default="dram-pm", metavar="NAME|FILE", help="machine (default: dram-pm)"
     )
-    group.add_argument(
+    add_repeatable(
+        group,
         "--node",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE,...",
-        help="a node instead of the preset's; may be repeated. Fields: name, size (1GiB), cpus "
+        "FIELD=VALUE,...",
+        "a node instead of the preset's; may be repeated. Fields: name, size (1GiB), cpus "
         "(0-1, or none), read-latency and write-latency (ns), read-bandwidth and "
         "write-bandwidth (GB/s), granularity (bytes); omitted fields are the preset's",
     )
@@ -107,28 +100,21 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         help="parts of the timing model: cache, mlp, prefetch, bandwidth, kernel, sampling, "
         "tlb, shootdown (default: all)",
     )
-    group.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="PART",
-        help="leave out this part of the timing model; may be repeated",
+    add_repeatable(
+        group, "--without", "PART", "leave out this part of the timing model; may be repeated"
     )
-    group.add_argument(
+    add_flag(
+        group,
         "--no-model",
-        action="store_true",
-        help="no timing model: memory of one speed, and the guest as fast as possible",
+        "no timing model: memory of one speed, and the guest as fast as possible",
     )
     group.add_argument(
         "--dilation",
-        type=float,
+        type=number(0, 10_000),
         metavar="FACTOR",
-        help="guest time per modelled time (default: 20, with --calibrate what the preset's "
-        "streams need; 0: no pacing, modelled time only)",
+        help="guest time per modelled time (default: 20; 0: no pacing, modelled time only)",
     )
-    group.add_argument(
-        "--append", action="append", default=[], metavar="TEXT", help="kernel parameters to add"
-    )
+    add_repeatable(group, "--append", "TEXT", "kernel parameters to add")
 
 
 def _add_command(parser: argparse.ArgumentParser) -> None:
@@ -136,21 +122,10 @@ def _add_command(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cwd", type=Path, metavar="DIR", help="working directory (default: the current one)"
     )
-    group.add_argument(
-        "--rw",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="folder that the guest may write to; may be repeated",
+    add_repeatable(
+        group, "--rw", "DIR", "folder that the guest may write to; may be repeated", parse=Path
     )
-    group.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="environment variable to add; may be repeated",
-    )
+    add_repeatable(group, "--env", "NAME=VALUE", "environment variable to add; may be repeated")
     group.add_argument(
         "--timeout",
         type=duration_or_seconds,
@@ -164,48 +139,55 @@ def _add_command(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write counters and times as JSON at the end (without FILE: to standard output)",
     )
-    group.add_argument(
-        "--verbose", action="store_true", help="print the guest kernel's log on standard error"
-    )
+    add_flag(group, "--verbose", "print the guest kernel's log on standard error")
     group.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked."""
     if args.json not in (None, "-"):
-        from hmd.finished_file import check_writable
-
         check_writable(Path(args.json))
     if args.list:
-        return _list(args)
+        return _print_presets(args)
     if args.counters:
-        return _counters(args)
+        return _print_counters(args)
     if args.calibrate:
-        return _calibrate(args)
+        raise UsageError(
+            "--calibrate has moved to the checkout: python -m bench.calibration PRESET"
+        )
     if not args.command:
         raise UsageError("no command: hmd emulate [options] -- COMMAND")
     return _run(args)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from hmd.emulate.virtual_machine.boot import DEFAULT_DILATION, Machine
+    from hmd.emulate.timing_params import ModelPart, parts_named
+    from hmd.emulate.vm.boot import DEFAULT_DILATION, Machine
 
-    _check_folders(args)
-    signal.signal(signal.SIGTERM, _terminate)
-    dilation = _dilation(args)
+    for option, path in [*(("--rw", path) for path in args.rw), ("--cwd", args.cwd)]:
+        if path is not None and not path.is_dir():
+            raise UsageError(f"{option} {path}: no such folder")
+    dilation = DEFAULT_DILATION if args.dilation is None else args.dilation
+    parts = None
+    if not args.no_model:
+        parts = ModelPart.ALL & ~parts_named(args.without)
+        if args.parts is not None:
+            parts &= parts_named([name for name in args.parts.split(",") if name])
+    environment = dict(os.environ) | dict(_assignment(text) for text in args.env)
     machine = Machine(
         _preset(args),
         share=args.rw,
         console=sys.stderr.fileno() if args.verbose else None,
         append=args.append,
-        parts=_parts(args),
-        dilation=DEFAULT_DILATION if dilation is None else dilation,
+        parts=parts,
+        dilation=dilation,
     )
-    environment = dict(os.environ) | dict(_assignment(text) for text in args.env)
+    signal.signal(signal.SIGTERM, _terminate)
     with machine:
         code, seconds = _command(machine, args, environment)
         if args.json:
-            _write_json(args.json, _document(machine, code, seconds, args.no_model))
+            document = _document(machine, code, seconds, with_model=not args.no_model)
+            write_json(args.json, document, sys.stdout)
         if code is None:
             machine.stop(flush_s=GRACE_S)
     if code is None:
@@ -218,7 +200,7 @@ def _command(
     machine: Machine, args: argparse.Namespace, environment: dict[str, str]
 ) -> tuple[int | None, float]:
     """Run the command; its exit code, None at the timeout, and the guest seconds it took."""
-    from hmd.emulate.virtual_machine.boot import exit_code
+    from hmd.emulate.vm.boot import exit_code
 
     if not args.no_model:
         machine.start_model()
@@ -261,7 +243,9 @@ def _terminate(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _document(machine: Machine, code: int | None, seconds: float, bare: bool) -> dict[str, Any]:
+def _document(
+    machine: Machine, code: int | None, seconds: float, *, with_model: bool
+) -> dict[str, Any]:
     from hmd.emulate.machine_report import counters_document
 
     document: dict[str, Any] = {
@@ -270,63 +254,19 @@ def _document(machine: Machine, code: int | None, seconds: float, bare: bool) ->
         "timed_out": code is None,
         "guest_s": seconds,
     }
-    if not bare:
+    if with_model:
         machine.stop_model()
         document |= counters_document(machine.shared, [n.name for n in machine.preset.nodes])
     return document
 
 
-def _check_folders(args: argparse.Namespace) -> None:
-    """Raise UsageError for a folder that is none."""
-    folders = [("--rw", path) for path in args.rw]
-    folders += [("--cwd", args.cwd)] if args.cwd else []
-    for option, path in folders:
-        if not path.is_dir():
-            raise UsageError(f"{option} {path}: no such folder")
-
-
-def _write_json(target: str, document: dict[str, Any]) -> None:
-    import json
-
-    from hmd.cli.output import print_json
-    from hmd.finished_file import write_finished
-
-    if target == "-":
-        print_json(document)
-    else:
-        write_finished(Path(target), json.dumps(document, indent=2) + "\n")
-
-
 def _preset(args: argparse.Namespace) -> Preset:
-    from hmd.emulate.preset import load
-    from hmd.emulate.preset_overrides import with_cpus, with_nodes
+    from hmd.emulate.preset import load, with_cpus, with_nodes
 
     preset = load(args.preset)
     if args.node:
         preset = with_nodes(preset, args.node)
     return preset if args.cpus is None else with_cpus(preset, args.cpus)
-
-
-def _parts(args: argparse.Namespace) -> ModelPart | None:
-    from hmd.emulate.model_params import ModelPart
-    from hmd.emulate.timing_params import parts_named
-
-    if args.no_model:
-        return None
-    parts = (
-        ModelPart.ALL
-        if args.parts is None
-        else parts_named([p for p in args.parts.split(",") if p])
-    )
-    return parts & ~parts_named(args.without)
-
-
-def _dilation(args: argparse.Namespace) -> float | None:
-    if args.dilation is None:
-        return None
-    if not 0 <= args.dilation <= 10_000:
-        raise UsageError("--dilation: take 0 to 10000")
-    return float(args.dilation)
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -336,24 +276,40 @@ def _assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _list(args: argparse.Namespace) -> int:
-    from hmd.cli.output import print_json
-    from hmd.cli.tables.emulate_tables import print_presets
+def _print_presets(args: argparse.Namespace) -> int:
+    """Print each preset's nodes, then the sources of their figures."""
     from hmd.emulate.preset import load, preset_names
 
     presets = [load(name) for name in preset_names()]
     if args.json:
         print_json([preset.model_dump() for preset in presets])
-    else:
-        print_presets(presets)
+        return Exit.OK
+    print_records(
+        [(preset, node) for preset in presets for node in preset.nodes],
+        {
+            "preset": lambda row: row[0].name if row[1] is row[0].nodes[0] else "",
+            "node": lambda row: row[1].name,
+            "size": lambda row: format_bytes(row[1].size),
+            "CPUs": lambda row: ",".join(map(str, row[1].cpus)) or "none",
+            "read ns": lambda row: f"{row[1].read_latency_ns:g}",
+            "write ns": lambda row: f"{row[1].write_latency_ns:g}",
+            "read GB/s": lambda row: f"{row[1].read_bandwidth_gbps:g}",
+            "write GB/s": lambda row: f"{row[1].write_bandwidth_gbps:g}",
+        },
+        texts=2,
+    )
+    out = console()
+    for preset in presets:
+        out.print(f"{preset.name}: {preset.description}", style="bold", markup=False)
+        for node in preset.nodes:
+            out.print(f"  {node.name}: {node.source}", markup=False)
     return Exit.OK
 
 
-def _counters(args: argparse.Namespace) -> int:
-    from hmd.cli.output import print_json
-    from hmd.cli.tables.emulate_tables import print_counters
+def _print_counters(args: argparse.Namespace) -> int:
+    """Print the counters of the emulated machine that this runs in."""
     from hmd.emulate.machine_report import counters_document
-    from hmd.machine.plugin_memory import SharedMemory, find_device
+    from hmd.linux.emulator_memory import SharedMemory, find_device
 
     device = find_device()
     if device is None:
@@ -362,24 +318,22 @@ def _counters(args: argparse.Namespace) -> int:
         document = counters_document(shared)
     if args.json:
         print_json(document)
-    else:
-        print_counters(document)
-    return Exit.OK
-
-
-def _calibrate(args: argparse.Namespace) -> int:
-    from hmd.cli.tables.emulate_tables import print_calibration
-    from hmd.emulate.calibration import calibrate
-
-    if args.parts is not None or args.without or args.no_model:
-        raise UsageError("--calibrate measures the whole timing model: leave no part of it out")
-    report = calibrate(
-        _preset(args),
-        dilation=_dilation(args),
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        return Exit.OK
+    print_records(
+        document["nodes"],
+        {
+            "node": lambda node: node["name"],
+            "load misses": lambda node: format_count(node["load_misses"]),
+            "store misses": lambda node: format_count(node["store_misses"]),
+            "prefetched": lambda node: format_count(node["prefetched_lines"]),
+            "kernel lines": lambda node: format_count(node["kernel_lines"]),
+            "read": lambda node: format_bytes(node["read_bytes"]),
+            "written": lambda node: format_bytes(node["write_bytes"]),
+            "stalled s": lambda node: f"{node['stall_s']:.4f}",
+        },
     )
-    if args.json:
-        _write_json(args.json, report.document())
-    else:
-        print_calibration(report)
-    return Exit.OK if report.within_bounds else Exit.FAILURE
+    console().print(
+        f"modelled {document['modelled_s']:.6f} s; the guest's clock runs "
+        f"{document['dilation']:g} times as long"
+    )
+    return Exit.OK

@@ -1,18 +1,23 @@
+# SPDX-License-Identifier: MIT
 """``hmd enable``: install hmd as a systemd service, after showing the changes."""
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.errors import Exit, HmdError, MissingError, UsageError, os_error
+from hmd.base.errors import Exit, HmdError, MissingError, UsageError, os_error
+from hmd.cli.arguments import add_flag
+from hmd.cli.output import console, print_json, print_table
+from hmd.sample.sampler import CAPABILITIES, SampleSettings
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.install.changes import InstallChanges
+    from hmd.config import Config
+    from hmd.daemon.install import InstallChanges
 
 DESCRIPTION = """\
 Make hmd a systemd service that starts at boot, and start it.
@@ -31,25 +36,19 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd enable``."""
-    parser = subparsers.add_parser(
-        "enable",
-        help="install hmd as a service; shows the changes first",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd enable``."""
     parser.add_argument(
         "--sampler",
         metavar="NAME",
         help="give the service the privileges of this sampler (default: of the one in "
         "/etc/hmd/hmd.yaml; with auto, of the best that works here)",
     )
-    parser.add_argument("--no-start", action="store_true", help="do not start it now")
-    parser.add_argument(
+    add_flag(parser, "--no-start", "do not start it now")
+    add_flag(
+        parser,
         "--accept-writable",
-        action="store_true",
-        help="install it also where users other than root may change the files that it runs",
+        "install it also where users other than root may change the files that it runs",
     )
     add_plan_arguments(parser)
     parser.set_defaults(func=run)
@@ -57,17 +56,24 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that show changes and apply them."""
-    parser.add_argument("--dry-run", action="store_true", help="print the changes only")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--json", action="store_true", help="print the changes as JSON")
+    add_flag(parser, "--dry-run", "print the changes only")
+    add_flag(parser, "--yes", "do not ask")
+    add_flag(parser, "--json", "print the changes as JSON")
     parser.add_argument("--root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, show, ask, apply."""
-    from hmd.install.changes import PACKAGED_HMD, plan_enable
-    from hmd.install.shipped_files import shipped_folder
-    from hmd.install.trusted_files import refusal, service_files, untrusted
+    from hmd.config import load
+    from hmd.daemon.install import (
+        CONFIG_PATH,
+        PACKAGED_HMD,
+        list_untrusted,
+        plan_enable,
+        refusal,
+        service_files,
+        shipped_folder,
+    )
 
     command = Path(sys.executable).with_name("hmd")
     if not command.is_file():
@@ -76,14 +82,16 @@ def run(args: argparse.Namespace) -> int:
     if PACKAGED_HMD.resolve() == command.resolve():
         command = PACKAGED_HMD
     folder = shipped_folder()
-    places = [] if args.accept_writable else untrusted(service_files(command, folder))
+    file = args.root / CONFIG_PATH.relative_to("/")
+    config = load(file) if file.is_file() else None
+    places = [] if args.accept_writable else list_untrusted(service_files(command, folder))
     plan = plan_enable(
         folder,
         command,
-        _sampler(args.sampler, args.root),
+        _sampler(args.sampler, config),
         start=not args.no_start,
         root=args.root,
-        demotes_cache=_demotes_cache(args.root),
+        demotes_cache=config is not None and config.migrate.cache_headroom > 0,
     )
     if places:
         plan = replace(plan, notes=(*plan.notes, refusal(places)))
@@ -95,8 +103,6 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = ""
 
     An ``obstacle`` forbids to apply them, with this reason.
     """
-    from hmd.cli.output import print_json
-
     if args.json:
         print_json(
             {
@@ -110,11 +116,15 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = ""
         _show(plan)
     if args.dry_run:
         return Exit.OK
-    _check_machine(args.root)
+    if not (args.root / "run/systemd/system").is_dir():
+        raise MissingError("systemd does not run here: start the daemon with 'hmd run' instead")
     if obstacle:
         raise HmdError(obstacle)
     if not args.yes:
-        _ask()
+        if not sys.stdin.isatty():
+            raise UsageError("standard input is not a terminal: add --yes to apply, or --dry-run")
+        if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise HmdError("nothing was changed")
     for words in plan.before:
         _run(words)
     for file in plan.changes:
@@ -129,52 +139,23 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = ""
     return Exit.OK
 
 
-def _sampler(asked: str | None, root: Path) -> str:
+def _sampler(asked: str | None, config: Config | None) -> str:
     """Return the sampler that the service will use."""
-    from hmd.config import load
-    from hmd.install.changes import CONFIG
-    from hmd.sample.auto_select import SampleSettings, available
-    from hmd.sample.capabilities import CAPABILITIES
+    from hmd.sample.selection import list_availability
 
     if asked is not None:
         if asked not in CAPABILITIES:
             raise UsageError(f"no sampler {asked!r}: take one of {', '.join(CAPABILITIES)}")
         return asked
-    config = root / CONFIG.relative_to("/")
-    if config.is_file():
-        configured = load(config).sample.sampler
-        if configured != "auto":
-            return configured
-    for found in available(SampleSettings()):
+    if config is not None and config.sample.sampler != "auto":
+        return config.sample.sampler
+    for found in list_availability(SampleSettings()):
         if found.works and CAPABILITIES[found.name].automatic:
             return found.name
     raise MissingError("no sampler works here: 'hmd doctor' shows what each of them lacks")
 
 
-def _demotes_cache(root: Path) -> bool:
-    """Return whether the configuration asks for headroom from page cache."""
-    from hmd.config import load
-    from hmd.install.changes import CONFIG
-
-    config = root / CONFIG.relative_to("/")
-    return config.is_file() and load(config).migrate.cache_headroom > 0
-
-
-def _check_machine(root: Path) -> None:
-    if not (root / "run/systemd/system").is_dir():
-        raise MissingError("systemd does not run here: start the daemon with 'hmd run' instead")
-
-
-def _ask() -> None:
-    if not sys.stdin.isatty():
-        raise UsageError("standard input is not a terminal: add --yes to apply, or --dry-run")
-    if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise HmdError("nothing was changed")
-
-
 def _show(plan: InstallChanges) -> None:
-    from hmd.cli.output import console, print_table
-
     rows: list[tuple[str, object]] = [("run", " ".join(words)) for words in plan.before]
     rows += [(file.kind, file.path) for file in plan.files]
     rows += [("run", " ".join(words)) for words in plan.commands]
@@ -188,8 +169,6 @@ def _show(plan: InstallChanges) -> None:
 
 
 def _run(words: tuple[str, ...]) -> None:
-    import subprocess
-
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:

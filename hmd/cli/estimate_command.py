@@ -1,19 +1,41 @@
+# SPDX-License-Identifier: MIT
 """``hmd estimate``: how long a program would take with its pages placed otherwise."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.cli.estimate_layouts import add_layouts, asked_layout
-from hmd.errors import Exit, UsageError
+from hmd.base.errors import Exit, UsageError
+from hmd.base.units import PAGE_BYTES
+from hmd.cli.arguments import add_flag, address_range, number, share, size, whole_number
+from hmd.cli.output import (
+    console,
+    format_bytes,
+    format_seconds,
+    format_share,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
-    from hmd.cli.estimate_model import Subject
-    from hmd.cli.main import Subparsers
-    from hmd.cli.tables.estimate_tables import Answer, EstimateRow
-    from hmd.estimate import Layout
+    import numpy as np
+    import numpy.typing as npt
+
+    from hmd.estimate import (
+        AlignedRuns,
+        CapacitySweep,
+        Estimate,
+        Layout,
+        PageIndex,
+        RuntimeModel,
+    )
+    from hmd.trace.trace import Trace
 
 DESCRIPTION = """\
 Predict how long a program takes with some of its pages in fast memory and the rest in slow memory,
@@ -45,25 +67,60 @@ in a layout or schedule (with file and line), 4 no matplotlib for the picture
 """
 
 STEPS = 20
+PUBLISHED_WINDOW_MS = 50.0
+NEAR = 0.05
+"""Slowdown versus all-fast that counts as enough fast memory."""
+MIN_SHARE = 0.001
+"""Regions below this share of the accesses, and of the time, are summed up in one line."""
 
 _REGIONS = "'hmd estimate SLOW FAST --by region' lists regions with their addresses"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd estimate``."""
-    parser = subparsers.add_parser(
-        "estimate",
-        help="predict the runtime of a placement from two traces",
-        usage="hmd estimate [options] SLOW FAST",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd estimate``."""
+    parser.usage = "hmd estimate [options] SLOW FAST"
     parser.add_argument("slow", type=Path, metavar="SLOW", help="trace with all pages slow")
     parser.add_argument("fast", type=Path, metavar="FAST", help="trace with all pages fast")
-    add_layouts(parser)
+    _add_layouts(parser)
     _add_answers(parser)
     _add_model(parser)
     parser.set_defaults(func=run)
+
+
+def _add_layouts(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which pages are fast (all others are slow)")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--hot-first", type=share, metavar="P%", help="the hottest pages: this share of them"
+    )
+    which.add_argument(
+        "--cold-first", type=share, metavar="P%", help="the coldest pages: this share of them"
+    )
+    which.add_argument(
+        "--fast-bytes", type=size, metavar="SIZE", help="the hottest pages that fit, as in 512MiB"
+    )
+    which.add_argument(
+        "--interleave", type=share, metavar="P%", help="this share of pages, evenly spread"
+    )
+    which.add_argument(
+        "--range",
+        dest="ranges",
+        type=address_range,
+        action="append",
+        metavar="START-END",
+        help="pages at these addresses, hexadecimal, END exclusive; may be repeated",
+    )
+    which.add_argument(
+        "--layout",
+        type=Path,
+        metavar="FILE",
+        help="pages in a file's ranges: one START-END per line, # starts a comment; or a JSON list",
+    )
+    add_flag(
+        which,
+        "--sweep",
+        "the hottest pages, from none to all: how much fast memory the program needs",
+    )
 
 
 def _add_answers(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +132,7 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--steps",
-        type=_count,
+        type=whole_number(100_000),
         metavar="N",
         help=f"steps of the sweep, of equally many pages (default {STEPS})",
     )
@@ -90,18 +147,19 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--move-ns",
-        type=_positive,
+        type=number(1e-3, 1e9),
         metavar="NS",
         help="time that moving a page costs the program, in nanoseconds (default 2000)",
     )
-    group.add_argument("--json", action="store_true", help="print JSON: seconds, bytes, shares")
+    add_flag(group, "--json", "print JSON: seconds, bytes, shares")
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the model")
     group.add_argument(
         "--model",
-        choices=("hmd", "isc22"),
+        type=_model,
+        choices=("hmd", "published"),
         default="hmd",
         help="hmd's model, or the published differential tracing of ISC 2022 (default hmd)",
     )
@@ -109,72 +167,83 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--cut-by",
         choices=("time", "accesses", "instructions"),
         help="quantity that all windows of a run have in equal parts (default: instructions if "
-        "both traces count them, else accesses; isc22: time)",
+        "both traces count them, else accesses; published: time)",
     )
     group.add_argument(
-        "--windows", type=_count, metavar="N", help="hmd: number of windows (default 60)"
+        "--windows",
+        type=whole_number(100_000),
+        metavar="N",
+        help="hmd: number of windows (default 60)",
     )
     group.add_argument(
         "--window",
-        type=_positive,
+        type=number(1e-3, 1e9),
         metavar="MS",
-        help="isc22: length of a window of the slow run in milliseconds (default 50)",
+        help="published: length of a window of the slow run in milliseconds (default 50)",
     )
 
 
-def _count(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if not 1 <= value <= 100_000:
-        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 1 to 100000")
-    return value
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1e-3 <= value <= 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r}: take a number from 0.001, as in 50")
-    return value
+def _model(text: str) -> str:
+    """Return the name of a model; ``isc22`` is the former name of the published one."""
+    if text != "isc22":
+        return text
+    print("hmd: warning: --model isc22 is now --model published", file=sys.stderr)
+    return "published"
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and print."""
-    from hmd.cli.output import print_json
-    from hmd.cli.tables.estimate_tables import show
-
+    document = answer_document(args)
     if args.json:
-        print_json(answer_document(args))
+        print_json(document)
+    elif args.sweep:
+        _print_sweep(document)
     else:
-        show(*_answer(args))
+        _print(args, document)
     return Exit.OK
 
 
 def answer_document(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what ``--json`` prints for these arguments; raises HmdError as the command does."""
-    from hmd.cli.tables.estimate_tables import as_json
+    """Return what ``--json`` prints: seconds, bytes, and shares from 0 to 1.
 
-    return as_json(args.model, *_answer(args))
+    Raises HmdError where options or traces do not go together, or a file cannot be read.
+    """
+    from hmd.cli.plots import check_picture
+    from hmd.estimate import layout
 
-
-def _answer(args: argparse.Namespace) -> tuple[Subject, Answer]:
     _refuse(args)
-    from hmd.cli.estimate_model import read_subject
-    from hmd.cli.plots.plotting import check_picture
-
     check_picture(args.picture, "or use --json")
     subject = read_subject(args)
-    return subject, _swept(args, subject) if args.sweep else _priced(args, subject)
+    pages = subject.runs.pages
+    ends = [
+        subject.row("all slow", layout.all_slow(pages)),
+        subject.row("all fast", layout.all_fast(pages)),
+    ]
+    found = _swept(args, subject) if args.sweep else _priced(args, subject, ends)
+    return {
+        "model": args.model,
+        "cut_by": subject.runs.cut_by.value,
+        "windows": subject.runs.windows,
+        "pages": len(pages),
+        "clock": subject.slow.clock,
+        "slow_s": subject.slow.runtime_ns / 1e9,
+        "fast_s": subject.fast.runtime_ns / 1e9,
+        "notes": subject.notes,
+        "estimates": ends,
+        **found,
+    }
 
 
 def _refuse(args: argparse.Namespace) -> None:
     """Raise UsageError where options do not go together."""
-    published = args.model == "isc22"
+    published = args.model == "published"
     for wrong, why in (
         (published and args.windows is not None, "--windows is hmd's: take --window MS"),
         (published and args.schedule is not None, "--schedule takes --model hmd"),
-        (not published and args.window is not None, "--window is isc22's: take --windows N"),
+        (
+            not published and args.window is not None,
+            "--window is the published model's: take --windows N",
+        ),
         (args.schedule is not None and args.sweep, "take either --schedule or --sweep"),
         (args.schedule is None and args.move_ns is not None, "--move-ns goes with --schedule"),
         (args.schedule is not None and args.by == "region", "a schedule goes --by phase"),
@@ -186,73 +255,330 @@ def _refuse(args: argparse.Namespace) -> None:
             raise UsageError(f"estimate: {why}")
 
 
-def _swept(args: argparse.Namespace, subject: Subject) -> Answer:
-    from hmd.cli.plots.sweep_plot import draw
-    from hmd.cli.tables.estimate_tables import Answer
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A program's two runs under a model; ``model`` is None for the published formula.
+
+    ``slow`` and ``fast`` are thinned traces. ``accesses`` are those that the model weights, by
+    page.
+    """
+
+    slow: Trace
+    fast: Trace
+    runs: AlignedRuns
+    accesses: npt.NDArray[np.float64]
+    estimate: Callable[[Layout], Estimate]
+    model: RuntimeModel | None
+    notes: list[str]
+
+    def note(self, text: str) -> None:
+        """Add a caveat, and print it on standard error."""
+        self.notes.append(text)
+        print(f"hmd: note: {text}", file=sys.stderr)
+
+    def over_all_fast(self, runtime_ns: float) -> float:
+        """Return a runtime as a multiple of the fast run's."""
+        return runtime_ns / max(self.fast.runtime_ns, 1)
+
+    def row(self, name: str, chosen: Layout) -> dict[str, Any]:
+        """Return a layout's prediction; bounds are None where the model gives none."""
+        from hmd.estimate import interval
+
+        low_s = high_s = None
+        if self.model is not None:
+            bounds = interval(self.model, chosen)
+            runtime_ns, low_s, high_s = bounds.runtime_ns, bounds.low_ns / 1e9, bounds.high_ns / 1e9
+        else:
+            runtime_ns = self.estimate(chosen).runtime_ns
+        return {
+            "layout": name,
+            "fast_bytes": int(chosen.sum()) * PAGE_BYTES,
+            "access_share": float(self.accesses[chosen].sum())
+            / max(float(self.accesses.sum()), 1e-12),
+            "runtime_s": runtime_ns / 1e9,
+            "low_s": low_s,
+            "high_s": high_s,
+            "over_all_fast": self.over_all_fast(runtime_ns),
+        }
+
+    def swept(self, steps: int) -> CapacitySweep:
+        """Return the runtime by capacity, the hottest pages first."""
+        import numpy as np
+
+        from hmd.estimate import CapacitySweep, find_knee, layout, sweep
+
+        pages = self.runs.pages
+        if self.model is not None:
+            return sweep(self.model, layout.heat_order(pages), steps)
+        fast_pages = np.arange(steps + 1) * len(pages) // steps
+        found = [self.estimate(layout.by_heat(pages, n)) for n in fast_pages.tolist()]
+        runtime_ns = np.array([each.runtime_ns for each in found])
+        return CapacitySweep(
+            fast_pages, runtime_ns, find_knee(fast_pages.astype(float), runtime_ns)
+        )
+
+
+def read_subject(args: argparse.Namespace) -> Subject:
+    """Return both traces under the model; prints caveats on standard error.
+
+    Raises HmdError where they cannot be read or do not match.
+    """
+    import numpy as np
+
+    from hmd.estimate import CutBy, check, published, side_by_side, window_count
+    from hmd.estimate.runs import WINDOWS
+    from hmd.trace.reader import TraceFile
+
+    slow, fast = TraceFile(args.slow), TraceFile(args.fast)
+    notes = check(slow.thinned, fast.thinned, (str(args.slow), str(args.fast)))
+    cut_by = None if args.cut_by is None else CutBy(args.cut_by)
+    if args.model == "published":
+        window_ns = (args.window or PUBLISHED_WINDOW_MS) * 1e6
+        count = window_count(slow.thinned, window_ns)
+        runs = side_by_side(slow, fast, windows=count, cut_by=cut_by or CutBy.TIME)
+        estimate = partial(published.estimate, runs)
+        found = Subject(
+            slow.thinned, fast.thinned, runs, runs.pages.accesses, estimate, None, notes
+        )
+    else:
+        runs = side_by_side(slow, fast, windows=args.windows or WINDOWS, cut_by=cut_by)
+        model = _build_model(args, runs, notes)
+        accesses = np.bincount(model.page, model.accesses, len(runs.pages)).astype(np.float64)
+        found = Subject(slow.thinned, fast.thinned, runs, accesses, model.estimate, model, notes)
+    for note in notes:
+        print(f"hmd: note: {note}", file=sys.stderr)
+    return found
+
+
+def _build_model(args: argparse.Namespace, runs: AlignedRuns, notes: list[str]) -> RuntimeModel:
+    """Return hmd's model; adds its caveats to ``notes``."""
+    from hmd.estimate import SampleSelection, Terms, build_model
+
+    # A layout that samples of one run select is priced with those of the other.
+    by_heat = args.sweep or any(
+        option is not None for option in (args.hot_first, args.cold_first, args.fast_bytes)
+    )
+    selection = SampleSelection.FAST if by_heat else SampleSelection.BOTH
+    model = build_model(runs, terms=Terms(rows=selection))
+    if not runs.same_addresses:
+        notes.append(
+            "the two runs have different addresses, so that the slow run's samples alone are "
+            "used: record both with 'setarch -R' (as 'hmd record --tier' does)"
+        )
+    if by_heat and not len(runs.fast.page):
+        notes.append("pages that are hot by chance count as hot: estimates are too low")
+    if not model.pairs.enough:
+        notes.append(
+            "too few pairs of samples to identify overlapping misses, so overlap is inferred from "
+            "the runtimes: record with a second counter (without --no-pairs)"
+        )
+    return model
+
+
+def _swept(args: argparse.Namespace, subject: Subject) -> dict[str, Any]:
+    """Return the answer to ``--sweep``, and draw it."""
+    from hmd.cli.plots import draw_capacity_sweep
 
     curve = subject.swept(args.steps or STEPS)
     if args.picture is not None:
         command = " ".join(map(str, subject.slow.about.get("command") or []))
-        draw(curve, args.picture, command or None)
-    return Answer(_ends(subject), "sweep", curve=curve)
+        draw_capacity_sweep(curve, args.picture, command or None)
+    steps = [
+        {
+            "fast_bytes": capacity,
+            "runtime_s": runtime_ns / 1e9,
+            "over_all_fast": subject.over_all_fast(runtime_ns),
+        }
+        for capacity, runtime_ns in zip(
+            curve.fast_bytes.tolist(), curve.runtime_ns.tolist(), strict=True
+        )
+    ]
+    knee = None if curve.knee is None else steps[curve.knee]
+    within = steps[curve.within(NEAR)]
+    return {"sweep": {"steps": steps, "knee": knee, "within_5_percent": within}}
 
 
-def _priced(args: argparse.Namespace, subject: Subject) -> Answer:
-    """Return one layout's answer, or that of a schedule that starts from it."""
-    from hmd.cli.tables.estimate_tables import Answer
-    from hmd.estimate import by_phase, by_region, find_regions, layout
+def _priced(
+    args: argparse.Namespace, subject: Subject, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return one layout's answer, or that of a schedule that starts from it; adds its row."""
+    from hmd.estimate import (
+        MOVE_NS,
+        by_phase,
+        by_region,
+        find_regions,
+        layout,
+        price_schedule,
+        read_schedule,
+    )
 
-    slow, fast = _ends(subject)
-    asked = asked_layout(args, subject.pages)
-    if asked and (args.ranges or args.layout) and not asked[1].any():
-        subject.note(f"no sampled page lies in these ranges; {_REGIONS}")
-    name, chosen = asked or (slow.layout, layout.all_slow(subject.pages))
-    rows = [slow, *([_row(subject, name, chosen)] if asked else []), fast]
-    schedule = None
-    found = subject.estimate(chosen)
+    runs = subject.runs
+    found: dict[str, Any] = {}
+    chosen = layout.all_slow(runs.pages)
+    if asked := asked_layout(args, runs.pages):
+        name, chosen = asked
+        if (args.ranges or args.layout) and not chosen.any():
+            subject.note(f"no sampled page lies in these ranges; {_REGIONS}")
+        rows.insert(1, subject.row(name, chosen))
+    estimate = subject.estimate(chosen)
     if args.schedule is not None and subject.model is not None:
-        from hmd.estimate import MOVE_NS, price_schedule, read_schedule
-
-        moves, start = read_schedule(args.schedule, subject.pages, chosen)
-        if len(moves.page) and (moves.page >= len(subject.pages)).all():
+        moves, start = read_schedule(args.schedule, runs.pages, chosen)
+        if len(moves.page) and (moves.page >= len(runs.pages)).all():
             subject.note(f"no sampled page lies at the addresses of the schedule; {_REGIONS}")
-        schedule = price_schedule(subject.model, start, moves, args.move_ns or MOVE_NS)
-        found, name = schedule.estimate, args.schedule.name
-    phases = by_phase(found, subject.slow_ns, subject.fast_ns) if args.by != "region" else None
-    regions = None
-    if schedule is None and args.by != "phase":
-        within = find_regions(subject.slow, subject.pages)
-        regions = by_region(within, subject.accesses, chosen, subject.estimate)
-    return Answer(rows, name, phases, regions, schedule=schedule)
+        priced = price_schedule(subject.model, start, moves, args.move_ns or MOVE_NS)
+        estimate = priced.estimate
+        found["schedule"] = {
+            "runtime_s": estimate.runtime_ns / 1e9,
+            "moved_pages": priced.moved,
+            "moving_s": priced.moving_ns / 1e9,
+        }
+    if args.by != "region":
+        found["phases"] = [
+            {
+                "from_s": phase.from_ns / 1e9,
+                "to_s": phase.to_ns / 1e9,
+                "runtime_s": phase.runtime_ns / 1e9,
+                "all_slow_s": phase.all_slow_ns / 1e9,
+                "all_fast_s": phase.all_fast_ns / 1e9,
+            }
+            for phase in by_phase(estimate, runs.slow.ns, runs.fast.ns)
+        ]
+    if args.schedule is None and args.by != "phase":
+        regions = find_regions(subject.slow, runs.pages)
+        found["regions"] = [
+            {
+                "name": region.name,
+                "pid": subject.slow.processes[region.process].pid,
+                "process": subject.slow.processes[region.process].name,
+                "pages": region.pages,
+                "access_share": region.access_share,
+                "fast_share": region.fast_share,
+                "saves_s": region.saves_ns / 1e9,
+            }
+            for region in by_region(regions, subject.accesses, chosen, subject.estimate)
+        ]
+    return found
 
 
-def _ends(subject: Subject) -> tuple[EstimateRow, EstimateRow]:
-    """Return the layouts that were recorded."""
-    from hmd.estimate import layout
+def asked_layout(args: argparse.Namespace, pages: PageIndex) -> tuple[str, Layout] | None:
+    """Return the name of the requested layout and its pages, None without one."""
+    from hmd.estimate import layout, read_layout
 
-    return (
-        _row(subject, "all slow", layout.all_slow(subject.pages)),
-        _row(subject, "all fast", layout.all_fast(subject.pages)),
-    )
+    if args.hot_first is not None:
+        count = round(args.hot_first * len(pages))
+        return f"hottest {args.hot_first:.0%}", layout.by_heat(pages, count)
+    if args.cold_first is not None:
+        count = round(args.cold_first * len(pages))
+        return f"coldest {args.cold_first:.0%}", layout.by_heat(pages, count, hot_first=False)
+    if args.interleave is not None:
+        return f"interleaved {args.interleave:.0%}", layout.interleaved(pages, args.interleave)
+    if args.fast_bytes is not None:
+        return "hottest that fit", layout.by_heat(pages, args.fast_bytes // PAGE_BYTES)
+    if args.ranges:
+        return "ranges", layout.in_ranges(pages, args.ranges)
+    if args.layout is not None:
+        return args.layout.name, read_layout(args.layout, pages)
+    return None
 
 
-def _row(subject: Subject, name: str, chosen: Layout) -> EstimateRow:
-    from hmd.cli.tables.estimate_tables import EstimateRow
-    from hmd.estimate import interval
-    from hmd.units import PAGE_BYTES
+def _print(args: argparse.Namespace, document: dict[str, Any]) -> None:
+    """Print the layouts, then the phases and regions of the last."""
+    columns = ["layout", "fast memory", "accesses there", "runtime", "90 % interval"]
+    columns.append("over all fast")
+    rows = document["estimates"]
+    print_table(columns, map(_layout_cells, rows), right=columns[1:])
+    name = rows[-2]["layout"] if args.schedule is None else args.schedule.name
+    if "schedule" in document:
+        schedule = document["schedule"]
+        over_all_fast = schedule["runtime_s"] / max(document["fast_s"], 1e-9)
+        console().print(
+            f"{name}: {format_seconds(schedule['runtime_s'])}, {over_all_fast:.3f} times all fast; "
+            f"{format_seconds(schedule['moving_s'])} of it to move {schedule['moved_pages']:,} "
+            "pages",
+            markup=False,
+        )
+    if "phases" in document:
+        columns = ["time in the slow run", "predicted", "all slow", "all fast"]
+        cells = [
+            [
+                f"{format_seconds(phase['from_s'])} to {format_seconds(phase['to_s'])}",
+                *(format_seconds(phase[key]) for key in ("runtime_s", "all_slow_s", "all_fast_s")),
+            ]
+            for phase in document["phases"]
+        ]
+        print_table(columns, cells, title=f"\n{name}, by phase", right=columns)
+    if "regions" in document:
+        _print_regions(f"\n{name}, by region", document["regions"], document["slow_s"])
 
-    low_s = high_s = None
-    if subject.model is not None:
-        bounds = interval(subject.model, chosen)
-        runtime_ns, low_s, high_s = bounds.runtime_ns, bounds.low_ns / 1e9, bounds.high_ns / 1e9
+
+def _layout_cells(row: dict[str, Any]) -> list[str]:
+    bounds = "-"
+    if row["low_s"] is not None:
+        bounds = f"{format_seconds(row['low_s'])} to {format_seconds(row['high_s'])}"
+        bounds = bounds if row["low_s"] < row["high_s"] else "as recorded"
+    return [
+        row["layout"],
+        format_bytes(row["fast_bytes"]),
+        format_share(row["access_share"]),
+        format_seconds(row["runtime_s"]),
+        bounds,
+        f"{row['over_all_fast']:.3f}",
+    ]
+
+
+def _print_regions(title: str, regions: Sequence[dict[str, Any]], slow_s: float) -> None:
+    listed = [
+        region
+        for region in regions
+        if region["access_share"] >= MIN_SHARE or abs(region["saves_s"]) >= MIN_SHARE * slow_s
+    ]
+    columns = ["region", "process", "memory", "accesses", "of it fast", "all fast would save"]
+    rows = [
+        [
+            region["name"],
+            f"{region['process']} ({region['pid']})",
+            format_bytes(region["pages"] * PAGE_BYTES),
+            format_share(region["access_share"]),
+            format_share(region["fast_share"]),
+            format_seconds(region["saves_s"]),
+        ]
+        for region in listed
+    ]
+    if len({region["pid"] for region in regions}) < 2:
+        rows, columns = [[row[0], *row[2:]] for row in rows], [columns[0], *columns[2:]]
+    print_table(columns, rows, title=title, right=columns[-4:])
+    if len(listed) < len(regions):
+        console().print(
+            f"and {len(regions) - len(listed)} that have less than {format_share(MIN_SHARE)} of "
+            "the accesses and of the time each"
+        )
+
+
+def _print_sweep(document: dict[str, Any]) -> None:
+    """Print the steps, then how much fast memory the program needs."""
+    steps, knee = document["sweep"]["steps"], document["sweep"]["knee"]
+    enough = document["sweep"]["within_5_percent"]
+    columns = ["fast memory", "of sampled", "runtime", "over all fast", ""]
+    rows = [
+        [
+            format_bytes(step["fast_bytes"]),
+            format_share(step["fast_bytes"] / PAGE_BYTES / max(document["pages"], 1)),
+            format_seconds(step["runtime_s"]),
+            f"{step['over_all_fast']:.3f}",
+            "<- knee" if step is knee else "",
+        ]
+        for step in steps
+    ]
+    print_table(columns, rows, right=columns[:4])
+    if enough is steps[0]:
+        print("It needs no fast memory: with all of its pages slow it is within 5 % of all fast.")
+        return
+    if knee is None:
+        print("There is no knee: each part of fast memory buys about as much as the one before.")
     else:
-        runtime_ns = subject.estimate(chosen).runtime_ns
-    return EstimateRow(
-        name,
-        int(chosen.sum()) * PAGE_BYTES,
-        subject.access_share(chosen),
-        runtime_ns / 1e9,
-        low_s,
-        high_s,
-        subject.over_all_fast(runtime_ns),
-    )
+        print(
+            f"The knee is at {format_bytes(knee['fast_bytes'])} of fast memory: "
+            f"{format_seconds(knee['runtime_s'])}, {knee['over_all_fast']:.2f} times all fast; "
+            "more buys less."
+        )
+    print(f"To be within 5 % of all fast it needs {format_bytes(enough['fast_bytes'])}.")

@@ -1,15 +1,15 @@
+# SPDX-License-Identifier: MIT
 """``hmd explain``: why pages of a process are where they are."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hmd.cli.status_command import add_socket
-from hmd.errors import Exit, UsageError
-
-if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
+from hmd.base.errors import Exit, UsageError
+from hmd.cli.arguments import add_flag, add_socket
+from hmd.cli.output import format_bytes, print_json, print_table
+from hmd.control.client import send_admin_request
 
 DESCRIPTION = """\
 Show why pages are on their tier: heat, price, competitors, what the policy predicts, past moves.
@@ -26,26 +26,17 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd explain``."""
-    parser = subparsers.add_parser(
-        "explain",
-        help="show why pages of a process are where they are",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd explain``."""
     add_socket(parser)
     parser.add_argument("subject", metavar="PID|TARGET", help="a process, or all of a target")
     parser.add_argument("address", nargs="?", metavar="ADDRESS", help="as in 0x7f5c80000000")
-    parser.add_argument("--json", action="store_true", help="print JSON: bytes, seconds, rates")
+    add_flag(parser, "--json", "print JSON: bytes, seconds, rates")
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask the daemon and print its answer."""
-    from hmd.cli.output import print_json
-    from hmd.control.client import send_admin_request
-
     arguments: dict[str, Any] = (
         {"pid": int(args.subject)} if args.subject.isdecimal() else {"target": args.subject}
     )
@@ -68,12 +59,7 @@ def _address(text: str) -> int:
 
 
 def _print(explained: dict[str, Any]) -> None:
-    from hmd.cli.output import format_bytes, print_table
-    from hmd.cli.tables.status_tables import guard_state
-
     print(f"process {explained['pid']}, policy {explained['plans']}")
-    for line in guard_state(explained["guard"]):
-        print(line)
     rows = [
         (
             f"{page['address']:#x}",

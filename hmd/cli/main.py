@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """The ``hmd`` command: parses the arguments, runs one command, turns errors into exit codes.
 
-The commands are those of :mod:`hmd.cli.command_table`. The module of a command has
-``add_parser(subparsers)``, which registers its parser and sets ``func``, a function of the parsed
-arguments that returns an ``Exit`` code. ``hmd COMMAND`` imports that module alone, and the module
-imports numpy, numba and the like inside ``func``: ``hmd --version`` and ``hmd --help`` cost
+``GROUPS`` lists the commands. The module of a command has ``DESCRIPTION`` and ``EXAMPLES`` for its
+help, and ``add_arguments(parser)``, which adds its arguments and sets ``func``: a function of the
+parsed arguments that returns an ``Exit`` code. ``hmd NAME`` imports the module of NAME alone, and
+that imports numpy, numba and the like inside ``func``: ``hmd --version`` and ``hmd --help`` cost
 argparse and nothing more.
 """
 
@@ -13,23 +14,102 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, Protocol
 
 from hmd import __version__
-from hmd.cli.command_table import COMMANDS, GROUPS, suggestion
-from hmd.errors import Exit, HmdError, unavailable_code
+from hmd.base.errors import Exit, HmdError, unavailable_code
 
 INTERRUPTED = 130
 """128 + SIGINT, what a shell reports for a command that Ctrl-C ended."""
 
+BROKEN_PIPE = 141
+"""128 + SIGPIPE, what a shell reports for a command whose reader has exited."""
+
 WRITE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
 """What write(2) fails with: no space, over quota, a device error, over a size limit."""
 
-BROKEN_PIPE = 141
-"""128 + SIGPIPE, what a shell reports for a command whose reader has exited."""
+
+class Command(Protocol):
+    """What the module of a command has, or its entry in ``admin_request.ADMIN_COMMANDS``."""
+
+    DESCRIPTION: str
+    EXAMPLES: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments, and set ``func``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """One command, and its line in ``hmd --help``; ``admin``: one of ``admin_request``."""
+
+    name: str
+    summary: str
+    admin: bool = False
+
+    @property
+    def module(self) -> str:
+        """The module that defines the command."""
+        return "hmd.cli.admin_request" if self.admin else f"hmd.cli.{self.name}_command"
+
+    def load(self) -> Command:
+        """Import the command."""
+        module: Any = import_module(self.module)
+        command: Command = module.ADMIN_COMMANDS[self.name] if self.admin else module
+        return command
+
+
+GROUPS: Final[Mapping[str, tuple[CommandEntry, ...]]] = {
+    "The daemon": (
+        CommandEntry("run", "run the daemon"),
+        CommandEntry("status", "show the daemon's state and where each process's pages are"),
+        CommandEntry("top", "watch processes' memory and page moves, live"),
+        CommandEntry("heatmap", "draw heat and tier of a process's memory over time"),
+        CommandEntry("explain", "show why pages of a process are where they are"),
+        CommandEntry("dashboard", "serve a live page of the daemon's state to a browser"),
+        CommandEntry("config", "check and show the configuration"),
+        CommandEntry("policy", "list the policies and their settings; use another policy"),
+        CommandEntry("enable", "install hmd as a service; shows the changes first"),
+        CommandEntry("disable", "stop the service and remove its files"),
+    ),
+    "Admin requests to the daemon": (
+        CommandEntry("pause", "stop moving pages until resumed", admin=True),
+        CommandEntry("resume", "move pages again", admin=True),
+        CommandEntry("drain", "empty a memory node before maintenance or hot-remove"),
+        CommandEntry("undrain", "let pages move to a drained node again", admin=True),
+        CommandEntry("pin", "keep a process's pages in place or on a node", admin=True),
+        CommandEntry("unpin", "let policies move a pinned process's pages", admin=True),
+    ),
+    "Traces": (
+        CommandEntry("record", "record a program's memory accesses"),
+        CommandEntry("trace", "show, plot, export and import recorded traces"),
+        CommandEntry("estimate", "predict the runtime of a placement from two traces"),
+        CommandEntry("simulate", "simulate policies on a recorded program"),
+        CommandEntry("tune", "search a policy's best settings on recorded programs"),
+        CommandEntry("train", "train the learned policy on recorded programs"),
+    ),
+    "Training steps": (
+        CommandEntry("plan", "plan the memory of a training step ahead"),
+        CommandEntry("tensors", "record and show the kernels and tensors of a training step"),
+    ),
+    "The machine": (
+        CommandEntry("topology", "show memory nodes, their latency, bandwidth and tiers"),
+        CommandEntry("doctor", "show what this machine lacks and how to fix it"),
+        CommandEntry("migrate", "move the memory of a process to a node"),
+    ),
+    "The emulated machine": (
+        CommandEntry("emulate", "run a command on an emulated machine with two memory tiers"),
+        CommandEntry("demo", "run two programs with and without hmd on an emulated machine"),
+    ),
+}
+"""All commands, by the headings and in the order of ``hmd --help``."""
+
+COMMANDS: Final = {entry.name: entry for group in GROUPS.values() for entry in group}
+
 
 EPILOG = """\
 examples:
@@ -48,6 +128,14 @@ exit codes:
      device or package
   5  no such process, target or node
 """
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'NAME'?`` for a mistyped word, empty where no name is close."""
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -85,21 +173,17 @@ class CommandParser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[CommandParser]"
-"""What ``add_parser`` of a command gets."""
-
-
 class TopParser(CommandParser):
     """The parser of ``hmd`` itself; its help lists the commands of the table in groups."""
 
-    families: Subparsers
+    families: argparse._SubParsersAction[CommandParser]
 
     def format_help(self) -> str:
         """Return usage, commands by group, options, examples and exit codes."""
         lines = [f"usage: {self.prog} COMMAND [options]", "", str(self.description), ""]
-        for group in GROUPS:
-            lines += [f"{group.heading}:"]
-            lines += [f"  {entry.name:<10} {entry.summary}" for entry in group.commands] + [""]
+        for heading, group in GROUPS.items():
+            lines += [f"{heading}:"]
+            lines += [f"  {entry.name:<10} {entry.summary}" for entry in group] + [""]
         lines += [
             "Options:",
             "  -h, --help     print this text; 'hmd COMMAND --help' or 'hmd help COMMAND' for one",
@@ -111,10 +195,7 @@ class TopParser(CommandParser):
 
 
 def build_parser(names: Iterable[str] = COMMANDS) -> TopParser:
-    """Return the parser with these commands registered, all of ``COMMANDS`` unless given.
-
-    Commands that share a module come together.
-    """
+    """Return the parser with these commands, all of ``COMMANDS`` unless given."""
     parser = TopParser(
         prog="hmd",
         description="hmd keeps the hot pages of running programs in fast memory.",
@@ -125,8 +206,16 @@ def build_parser(names: Iterable[str] = COMMANDS) -> TopParser:
     )
     parser.set_defaults(func=lambda _: _help_without_command(parser))
     parser.families = parser.add_subparsers(metavar="COMMAND", parser_class=CommandParser)
-    for module in dict.fromkeys(COMMANDS[name].module for name in names):
-        import_module(module).add_parser(parser.families)
+    for name in names:
+        command = COMMANDS[name].load()
+        command.add_arguments(
+            parser.families.add_parser(
+                name,
+                help=COMMANDS[name].summary,
+                description=command.DESCRIPTION,
+                epilog=command.EXAMPLES,
+            )
+        )
     return parser
 
 

@@ -1,20 +1,24 @@
+# SPDX-License-Identifier: MIT
 """``hmd migrate``: move the memory of a running process to a node, once."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
-from hmd.cli.arguments import address_range, rate, size
-from hmd.errors import Exit, NotPermittedError, TargetError
+from hmd.base.errors import Exit, HmdError, NotPermittedError, TargetError
+from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
+from hmd.cli.arguments import add_flag, address_range, rate, size
+from hmd.cli.output import format_bytes, format_count, print_json, print_records
+from hmd.linux.procfs import alive, format_ids, read_stat
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.decide.plan import Plan
-    from hmd.machine.process_id import ProcessId
-    from hmd.migrate import Mover
+    from hmd.migrate import Mover, MoveStatus
     from hmd.migrate.process_plans import ProcessPlans
-    from hmd.migrate.totals import MoveTotals
+    from hmd.migrate.status import MoveTotals
+    from hmd.policy.plan import Plan
+
 
 DESCRIPTION = """\
 Move the resident pages of a running process to a memory node. The process keeps running.
@@ -34,14 +38,23 @@ exit codes: 0 moved, or nothing to move; 1 nothing could be moved; 5 no such pro
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd migrate``."""
-    parser = subparsers.add_parser(
-        "migrate",
-        help="move the memory of a process to a node",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+ADVICE = {
+    "NO_MEMORY": "it is full; free memory there ('hmd topology' shows it) or move less with "
+    "--limit",
+    "CPUSET": "the cpuset of process {pid} excludes this node; add {node} to cpuset.mems of its "
+    "cgroup",
+    "OFFLINE": "it has no memory now; bring it online or choose another",
+    "SHARED": "other processes map these pages too; --shared moves them",
+    "BUSY": "a device or the kernel uses the pages; try again later",
+    "UNMOVABLE": "these pages cannot be moved (the zero page, devices)",
+    "NOT_PRESENT": "the process freed its pages meanwhile; try again",
+    "GONE": "process {pid} has exited",
+}
+"""What to do where pages did not move, by the name of their ``MoveStatus``."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd migrate``."""
     parser.add_argument("--pid", type=int, required=True, help="the process")
     parser.add_argument("--to", type=int, required=True, metavar="NODE", help="destination node")
     parser.add_argument(
@@ -69,52 +82,44 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="RATE",
         help="highest rate, as in 200MiB/s (default: no limit)",
     )
-    parser.add_argument(
-        "--shared",
-        action="store_true",
-        help="also move pages that other processes map (needs CAP_SYS_NICE)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="move nothing, show what would move")
-    parser.add_argument("--json", action="store_true", help="print JSON: bytes, pages of 4 KiB, s")
+    add_flag(parser, "--shared", "also move pages that other processes map (needs CAP_SYS_NICE)")
+    add_flag(parser, "--dry-run", "move nothing, show what would move")
+    add_flag(parser, "--json", "print JSON: bytes, pages of 4 KiB, s")
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Move the pages and print the result."""
-    from hmd.cli.output import print_json
-    from hmd.cli.tables.migration_report import document, failure, print_totals
+    from hmd.migrate import MoveStatus
 
-    process = _process(args.pid)
-    _check_nodes(args)
-    survey = _survey(process, args)
-    totals = _apply(survey, _mover(args), args)
-    _check_permission(totals, args)
-    error = failure(totals, args)
+    totals = _move(_plans(args), args)
+    if totals.pages[MoveStatus.PERMISSION]:
+        raise _not_permitted(args)
+    gone = totals.pages[MoveStatus.GONE] or totals.pages[MoveStatus.INVALID]
+    if gone and not totals.moved_pages:
+        raise _gone(args)
     if args.json:
-        print_json(document(totals, args))
-    elif error is None:
-        print_totals(totals, args)
-    if error is not None:
-        raise error
+        print_json(_document(totals, args))
+    if totals.failures and not totals.moved_pages:
+        reason = max(totals.failures, key=lambda status: totals.failures[status])
+        raise HmdError(f"nothing was moved to node {args.to}: {_advice(reason, args)}")
+    if not args.json:
+        _print(totals, args)
     return Exit.OK
 
 
-def _process(pid: int) -> ProcessId:
-    from hmd.machine.process_id import read_stat
+def _plans(args: argparse.Namespace) -> ProcessPlans:
+    """Return what is to move, slice by slice; TargetError for a wrong process or node."""
+    from hmd.linux.mappings import read_mappings
+    from hmd.linux.topology import read_topology
+    from hmd.migrate.process_plans import ProcessPlans
 
-    stat = read_stat(pid) if pid > 0 else None
+    stat = read_stat(args.pid) if args.pid > 0 else None
     if stat is None:
-        raise TargetError(f"no process {pid}: 'ps -e' or 'hmd status' lists those that run")
+        raise TargetError(f"no process {args.pid}: 'ps -e' or 'hmd status' lists those that run")
     if not stat.has_memory:
         what = "is a kernel thread" if stat.kernel_thread else "has exited"
-        raise TargetError(f"process {pid} {what} and has no memory to move: name another")
-    return stat.process
-
-
-def _check_nodes(args: argparse.Namespace) -> None:
-    from hmd.machine.nodes.numa_nodes import read_topology
-    from hmd.machine.procfs import format_ids
-
+        raise TargetError(f"process {args.pid} {what} and has no memory to move: name another")
     known = [node.id for node in read_topology().nodes]
     for node in (args.to, args.from_node):
         if node is not None and node not in known:
@@ -122,13 +127,7 @@ def _check_nodes(args: argparse.Namespace) -> None:
                 f"no memory on node {node}: nodes with memory are {format_ids(known)} "
                 "(see 'hmd topology')"
             )
-
-
-def _survey(process: ProcessId, args: argparse.Namespace) -> ProcessPlans:
-    from hmd.machine.pages.mappings import read_mappings
-    from hmd.machine.process_id import alive
-    from hmd.migrate.process_plans import ProcessPlans
-
+    process = stat.process
     mappings = read_mappings(process.pid)
     if mappings is None:
         raise _not_permitted(args) if alive(process) else _gone(args)
@@ -146,22 +145,17 @@ def _gone(args: argparse.Namespace) -> TargetError:
     return TargetError(f"process {args.pid} exited before its memory was moved: name another")
 
 
-def _mover(args: argparse.Namespace) -> Mover:
-    from hmd.migrate import Mover, MoverSettings
-
-    return Mover(
-        MoverSettings(rate_bytes_per_s=args.rate, move_shared=args.shared, dry_run=args.dry_run)
-    )
-
-
-def _apply(survey: ProcessPlans, mover: Mover, args: argparse.Namespace) -> MoveTotals:
-    """Apply the survey's plans one after the other, with a progress bar on a terminal."""
+def _move(plans: ProcessPlans, args: argparse.Namespace) -> MoveTotals:
+    """Apply the plans one after the other, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from hmd.migrate.move_status import PROCESS_WIDE
-    from hmd.migrate.totals import MoveTotals
+    from hmd.migrate import Mover, MoverSettings
+    from hmd.migrate.status import PROCESS_WIDE, MoveTotals
 
+    mover = Mover(
+        MoverSettings(rate_bytes_per_s=args.rate, move_shared=args.shared, dry_run=args.dry_run)
+    )
     screen = Console(stderr=True)
     totals = MoveTotals()
     with Progress(
@@ -173,12 +167,10 @@ def _apply(survey: ProcessPlans, mover: Mover, args: argparse.Namespace) -> Move
         transient=True,
         disable=args.json or not screen.is_terminal,
     ) as progress:
-        task = progress.add_task("", total=survey.span_bytes)
-        for found in survey.slices():
+        task = progress.add_task("", total=plans.span_bytes)
+        for found in plans.slices():
             totals.resident_pages += found.resident_pages
-            left = None if args.limit is None else args.limit - totals.moved_bytes
-            plan, totals.limited = _within(found.plan, left)
-            _apply_plan(plan, mover, totals)
+            _apply_plan(found.plan, mover, totals, args.limit)
             if found.refusal is not None:
                 totals.pages[found.refusal] += 1
             progress.advance(task, found.span_bytes)
@@ -187,44 +179,77 @@ def _apply(survey: ProcessPlans, mover: Mover, args: argparse.Namespace) -> Move
     return totals
 
 
-def _within(plan: Plan, left_bytes: int | None) -> tuple[Plan, bool]:
-    """Return the leading rows of a plan within a limit, and whether it cut any off."""
-    import numpy as np
-
-    from hmd.units import PAGE_BYTES
-
-    if left_bytes is None:
-        return plan, False
-    total = np.cumsum(plan.pages, dtype=np.int64) * PAGE_BYTES
-    count = int(np.searchsorted(total, left_bytes, "right"))
-    return plan.take(np.arange(count)), count < len(plan)
-
-
-def _apply_plan(plan: Plan, mover: Mover, totals: MoveTotals) -> None:
-    """Apply a whole plan: rows that the rate limit defers are applied later."""
-    import time
-
+def _apply_plan(plan: Plan, mover: Mover, totals: MoveTotals, limit_bytes: int | None) -> None:
+    """Apply a plan up to the limit; rows that the rate defers are applied later."""
     import numpy as np
 
     from hmd.migrate import MoveStatus
-    from hmd.units import HUGE_PAGE_BYTES
 
+    if limit_bytes is not None:
+        ends = np.cumsum(plan.pages, dtype=np.int64) * PAGE_BYTES
+        within = int(np.searchsorted(ends, limit_bytes - totals.moved_bytes, "right"))
+        totals.limited = within < len(plan)
+        plan = plan.take(np.arange(within))
     while len(plan):
         outcome = mover.apply(plan)
-        rest = np.flatnonzero(outcome.status == MoveStatus.DEFERRED)
         totals.add(outcome)
-        plan = plan.take(rest)
+        plan = plan.take(np.flatnonzero(outcome.status == MoveStatus.DEFERRED))
         # A row needs at most the budget of a huge page.
         while len(plan) and mover.budget_bytes() < HUGE_PAGE_BYTES:
             time.sleep(0.01)
 
 
-def _check_permission(totals: MoveTotals, args: argparse.Namespace) -> None:
-    from hmd.migrate import MoveStatus
+def _advice(reason: MoveStatus, args: argparse.Namespace) -> str:
+    known = ADVICE.get(reason.name, "the kernel refused; see 'dmesg'")
+    return known.format(node=args.to, pid=args.pid)
 
-    if totals.pages[MoveStatus.PERMISSION]:
-        raise _not_permitted(args)
-    if (
-        totals.pages[MoveStatus.GONE] or totals.pages[MoveStatus.INVALID]
-    ) and not totals.moved_pages:
-        raise _gone(args)
+
+def _document(totals: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the JSON form; pages are of 4 KiB."""
+    return {
+        "pid": args.pid,
+        "to": args.to,
+        "from": args.from_node,
+        "dry_run": args.dry_run,
+        "resident_pages": totals.resident_pages,
+        "moved_pages": totals.moved_pages,
+        "moved_bytes": totals.moved_bytes,
+        "limited": totals.limited,
+        "flows": [
+            {"from": source, "to": target, "pages": pages}
+            for (source, target), pages in sorted(totals.moved.items())
+        ],
+        "pages": {status.label: pages for status, pages in sorted(totals.pages.items())},
+        "calls": totals.calls,
+        "seconds": round(totals.seconds, 6),
+    }
+
+
+def _print(totals: MoveTotals, args: argparse.Namespace) -> None:
+    """Print a table of pages by result, the sum, and advice on failures."""
+    if not totals.pages:
+        where = f"node {args.from_node}" if args.from_node is not None else "another node"
+        print(f"Nothing to move: process {args.pid} has no movable pages on {where}.")
+        return
+    print_records(
+        sorted(totals.pages.items()),
+        {
+            "pages": lambda row: _words(row[0]),
+            "count": lambda row: format_count(row[1]),
+            "size": lambda row: format_bytes(row[1] * PAGE_BYTES),
+        },
+    )
+    done = "Would move" if args.dry_run else "Moved"
+    sources = ", ".join(f"{source}" for source, _ in sorted(totals.moved))
+    come_from = f" from node {sources}" if sources else ""
+    stopped = " (stopped at --limit)" if totals.limited else ""
+    print(
+        f"{done} {format_bytes(totals.moved_bytes)}{come_from} to node {args.to}"
+        f" in {totals.seconds:.2f} s{stopped}."
+    )
+    for reason in sorted(totals.failures):
+        print(f"{_words(reason)}: {_advice(reason, args)}")
+
+
+def _words(status: MoveStatus) -> str:
+    return status.label.replace("_", " ")

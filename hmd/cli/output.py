@@ -1,6 +1,7 @@
-"""Command output: JSON for programs, rich tables and units for people.
+# SPDX-License-Identifier: MIT
+"""Command output: JSON for programs, tables and units for people.
 
-rich is imported where a table is made, so that ``--json`` and ``--help`` do not pay for it.
+rich is imported where a table is printed: ``--json`` and ``--help`` do not pay for it.
 """
 
 from __future__ import annotations
@@ -9,18 +10,23 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from hmd.base.atomic_file import write_finished
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-    from hmd.cli.tables.fitted_table import FittedTable
+_Record = TypeVar("_Record")
 
 PIPE_COLUMNS = 240
 """Width of tables that go to a file or a pipe, in characters."""
+MIN_TEXT_COLUMNS = 10
+"""Width in characters to which a column of text may shrink."""
 
 
 def plain(value: Any) -> Any:
@@ -41,6 +47,15 @@ def plain(value: Any) -> Any:
 def print_json(value: Any) -> None:
     """Print one JSON document, indented, keys in the order given."""
     sys.stdout.write(json.dumps(value, indent=2, default=plain) + "\n")
+
+
+def write_json(target: str, value: Any, stream: TextIO) -> None:
+    """Write one JSON document into the file ``target``; to ``stream`` if that is ``-``."""
+    text = json.dumps(value, indent=2, default=plain) + "\n"
+    if target == "-":
+        stream.write(text)
+    else:
+        write_finished(Path(target), text)
 
 
 def print_json_line(value: Any) -> None:
@@ -74,19 +89,40 @@ def table(
     *,
     title: str | None = None,
     right: Sequence[str] = (),
-) -> FittedTable:
-    """Return a table that fits the terminal; ``right`` names the columns of numbers.
+) -> Table:
+    """Return a table; ``right`` names the columns of numbers.
 
-    Cells are not markup.
+    On a narrow terminal texts and headings wrap, numbers do not. Cells are not markup.
     """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
     from rich.text import Text
 
-    from hmd.cli.tables.fitted_table import FittedTable
-
-    def cell(value: object) -> Text:
-        return value if isinstance(value, Text) else Text(printable(str(value)))
-
-    return FittedTable(columns, [[cell(value) for value in row] for row in rows], title, right)
+    cells = [
+        [cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row]
+        for row in rows
+    ]
+    made = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for index, column in enumerate(columns):
+        widest = max((row[index].cell_len for row in cells), default=0)
+        number = column in right
+        made.add_column(
+            column,
+            justify="right" if number else "left",
+            overflow="fold",
+            min_width=widest if number else min(widest, MIN_TEXT_COLUMNS),
+        )
+    for row in cells:
+        made.add_row(*row)
+    return made
 
 
 def printable(text: str) -> str:
@@ -101,8 +137,21 @@ def print_table(
     title: str | None = None,
     right: Sequence[str] = (),
 ) -> None:
-    """Print a table to stdout."""
-    console().print(table(columns, rows, title=title, right=right))
+    """Print a table to stdout; its numbers are whole even on a terminal too narrow for them."""
+    console().print(table(columns, rows, title=title, right=right), crop=False)
+
+
+def print_records(
+    records: Iterable[_Record],
+    columns: Mapping[str, Callable[[_Record], object]],
+    *,
+    texts: int = 1,
+    title: str | None = None,
+) -> None:
+    """Print a table with a row for each record; columns behind the first ``texts`` are numbers."""
+    headings = list(columns)
+    rows = [[cell(record) for cell in columns.values()] for record in records]
+    print_table(headings, rows, title=title, right=headings[texts:])
 
 
 def format_bytes(value: float | None) -> str:

@@ -1,18 +1,21 @@
+# SPDX-License-Identifier: MIT
 """``hmd plan``: plan the memory of a training step ahead, and price the plan."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.errors import Exit, UsageError
+from hmd.base.atomic_file import check_writable, write_finished
+from hmd.base.errors import Exit, UsageError
+from hmd.cli.arguments import add_flag, whole_number
+from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_records
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
     from hmd.tensors.planner import StepProblem
-    from hmd.tensors.step_prices import StepPrice
-    from hmd.tensors.step_simulator import StepResult
+    from hmd.tensors.prices import StepPrice
 
 DESCRIPTION = """\
 Plan when the tensors of a training step move between memory tiers, and simulate the plan. The trace
@@ -40,15 +43,9 @@ PLANNER = "portfolio"
 STEPS = 5
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd plan``."""
-    parser = subparsers.add_parser(
-        "plan",
-        help="plan the memory of a training step ahead",
-        usage="hmd plan [options] TRACE",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd plan``."""
+    parser.usage = "hmd plan [options] TRACE"
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a tensor trace (.npz)")
     parser.add_argument(
         "--tiers",
@@ -71,13 +68,13 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="NAME",
         help="pricing rules: strict, or g10 as in the publication (default strict)",
     )
-    parser.add_argument("--compare", action="store_true", help="price all planners that suit")
+    add_flag(parser, "--compare", "price all planners that suit")
     parser.add_argument(
         "--sweep", metavar="TIER", help="price the plan for several capacities of this tier"
     )
     parser.add_argument(
         "--steps",
-        type=_steps,
+        type=whole_number(100, min_value=2),
         metavar="N",
         help=f"capacities of the sweep (default {STEPS})",
     )
@@ -88,37 +85,26 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="draw tiers, links and stalls, or the sweep: .png, .svg",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON: seconds, bytes, shares")
+    add_flag(parser, "--json", "print JSON: seconds, bytes, shares")
     parser.set_defaults(func=run)
-
-
-def _steps(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if not 2 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 2 to 100")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, price and print."""
-    if args.compare and args.sweep:
-        raise UsageError("plan: take either --compare or --sweep")
-    if (args.compare or args.sweep) and args.moves:
-        raise UsageError("plan: --moves goes with one plan")
-    if args.compare and args.picture:
-        raise UsageError("plan: --picture goes with one plan or --sweep")
-    if args.plan and (args.compare or args.sweep):
-        raise UsageError("plan: --plan goes without --compare and --sweep")
-    if args.planner and (args.plan or args.compare):
-        raise UsageError("plan: --planner goes without --plan and --compare")
-    if args.steps and not args.sweep:
-        raise UsageError("plan: --steps goes with --sweep")
-    from hmd.cli.plots.plotting import check_picture
-    from hmd.finished_file import check_writable
-    from hmd.tensors.memory_system import load_system
+    for wrong, why in (
+        (args.compare and args.sweep, "take either --compare or --sweep"),
+        ((args.compare or args.sweep) and args.moves, "--moves goes with one plan"),
+        (args.compare and args.picture, "--picture goes with one plan or --sweep"),
+        (args.plan and (args.compare or args.sweep), "--plan goes without --compare and --sweep"),
+        (args.planner and (args.plan or args.compare), "--planner goes without --plan, --compare"),
+        (args.steps and not args.sweep, "--steps goes with --sweep"),
+    ):
+        if wrong:
+            raise UsageError(f"plan: {why}")
+    from hmd.cli.plots import check_picture
+    from hmd.tensors.memory_system import load_system, rules_named
     from hmd.tensors.planner import StepProblem
-    from hmd.tensors.pricing_rules import rules_named
-    from hmd.tensors.tensor_trace_file import read_trace
+    from hmd.tensors.trace import read_trace
 
     check_picture(args.picture)
     if args.moves is not None:
@@ -135,50 +121,44 @@ def run(args: argparse.Namespace) -> int:
 
 def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
     """Return the price of one plan; writes its moves and its picture."""
-    import json
-
-    from hmd.finished_file import write_finished
+    from hmd.cli.plots import draw_plan
     from hmd.tensors.move_plan import plan_document, read_plan
-    from hmd.tensors.step_prices import price_plan, price_planner
+    from hmd.tensors.planner import planner_named
+    from hmd.tensors.prices import price_plan, price_planner
 
     if args.plan is not None:
         plan = read_plan(args.plan, problem.system.names)
         price, result = price_plan(problem, plan, args.plan.name)
     else:
-        price, plan, result = price_planner(problem, args.planner or PLANNER)
+        price, plan, result = price_planner(problem, planner_named(args.planner or PLANNER))
     if args.moves is not None:
         document = plan_document(plan, problem.system.names)
         write_finished(args.moves, json.dumps(document) + "\n")
     if args.picture is not None:
-        _draw(args.picture, problem, result)
+        draw_plan(problem, result, args.picture)
     return price
 
 
-def _draw(file: Path, problem: StepProblem, result: StepResult) -> None:
-    from hmd.cli.plots.plan_plot import draw
-
-    draw(problem, result, file)
-
-
 def _compared(problem: StepProblem) -> list[StepPrice]:
-    from hmd.tensors.planner import PLANNERS
-    from hmd.tensors.step_prices import price_planner
+    from hmd.tensors.planner import PLANNERS, planner_named
+    from hmd.tensors.prices import price_planner
 
     names = [name for name, entry in PLANNERS.items() if entry.suits(problem.system)]
-    return [price_planner(problem, name)[0] for name in _progress(names, "planners")]
+    return [price_planner(problem, planner_named(name))[0] for name in _progress(names, "planners")]
 
 
 def _swept(args: argparse.Namespace, problem: StepProblem) -> list[StepPrice]:
-    from hmd.tensors.step_prices import price_planner, sweep_capacities
+    from hmd.tensors.planner import planner_named
+    from hmd.tensors.prices import price_planner, sweep_capacities
 
     system = problem.system
     if args.sweep not in system.names:
         raise UsageError(f"plan: no tier {args.sweep!r}: take {', '.join(system.names)}")
     problems = sweep_capacities(problem, args.sweep, args.steps or STEPS)
     found = _progress(problems, "capacities")
-    prices = [price_planner(each, args.planner or PLANNER)[0] for each in found]
+    prices = [price_planner(each, planner_named(args.planner or PLANNER))[0] for each in found]
     if args.picture is not None:
-        from hmd.cli.plots.plan_plot import draw_sweep
+        from hmd.cli.plots import draw_sweep
 
         draw_sweep(prices, args.sweep, args.picture)
     return prices
@@ -194,27 +174,27 @@ def _progress(items: list[Any], what: str) -> Any:
 
 
 def _show(args: argparse.Namespace, prices: list[StepPrice]) -> None:
-    from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_table
-
     if args.json:
         print_json({"rows": prices})
         return
-    columns = ("planner", "capacity", "step", "ideal", "share", "bound", "moved", "planned in")
-    rows = (
-        (
-            price.planner + (f" ({price.recomputed} computed again)" if price.recomputed else ""),
-            " ".join(
+    print_records(
+        prices,
+        {
+            "planner": lambda price: (
+                price.planner
+                + (f" ({price.recomputed} computed again)" if price.recomputed else "")
+            ),
+            "capacity": lambda price: " ".join(
                 f"{name} {format_bytes(size) if size is not None else 'unlimited'}"
                 for name, size in price.tiers.items()
             ),
-            format_seconds(price.seconds),
-            format_seconds(price.ideal_seconds),
-            format_share(price.ideal_seconds / price.seconds),
-            format_seconds(price.bound_seconds),
-            format_bytes(price.moved_bytes),
-            format_seconds(price.plan_seconds),
-        )
-        for price in prices
+            "step": lambda price: format_seconds(price.seconds),
+            "ideal": lambda price: format_seconds(price.ideal_seconds),
+            "share": lambda price: format_share(price.ideal_seconds / price.seconds),
+            "bound": lambda price: format_seconds(price.bound_seconds),
+            "moved": lambda price: format_bytes(price.moved_bytes),
+            "planned in": lambda price: format_seconds(price.plan_seconds),
+        },
+        texts=2,
+        title=f"{prices[0].trace}, rules {prices[0].rules}" if prices else None,
     )
-    title = f"{prices[0].trace}, rules {prices[0].rules}" if prices else None
-    print_table(columns, rows, title=title, right=columns[2:])

@@ -1,18 +1,20 @@
+# SPDX-License-Identifier: MIT
 """``hmd policy``: list and describe policies and their settings; select another one."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
+from hmd.base.errors import Exit, UsageError
 from hmd.cli.admin_request import add_request_options, send
-from hmd.cli.arguments import policy_about
-from hmd.errors import Exit, UsageError
+from hmd.cli.arguments import add_flag, policy_info
+from hmd.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.decide.tunables import About
+    from hmd.policy.settings import PolicyInfo, Setting
 
 DESCRIPTION = """\
 List the policies, which decide which pages move where, or describe one with its settings.
@@ -32,43 +34,36 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd policy`` and its commands."""
-    parser = subparsers.add_parser(
-        "policy",
-        help="list the policies and their settings; use another policy",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd policy``."""
     commands = parser.add_subparsers(metavar="list|show|use", required=True)
     listing = commands.add_parser("list", help="list the policies with one line each")
-    listing.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(listing, "--json", "print JSON")
     listing.set_defaults(func=run_list)
     show = commands.add_parser("show", help="describe one policy: use, settings, units, effects")
     show.add_argument("name", metavar="NAME", help='a name of "hmd policy list"')
     form = show.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON, in base units")
-    form.add_argument("--yaml", action="store_true", help="print its section of the configuration")
+    add_flag(form, "--json", "print JSON, in base units")
+    add_flag(form, "--yaml", "print its section of the configuration")
     show.set_defaults(func=run_show)
     use = commands.add_parser("use", help="make the running daemon use another policy")
     use.add_argument("name", metavar="NAME", nargs="?", help='a name of "hmd policy list"')
-    use.add_argument("--default", action="store_true", help="return to the configured policy")
+    add_flag(use, "--default", "return to the configured policy")
     add_request_options(use)
     use.set_defaults(func=run_use)
 
 
 def run_list(args: argparse.Namespace) -> int:
     """Print all policies."""
-    from hmd.cli.output import print_json, print_table
-    from hmd.decide import registry
+    from hmd.policy import registry
 
-    abouts = [registry.about(name) for name in registry.names()]
+    policies = [registry.info(name) for name in registry.names()]
     if args.json:
-        print_json([_summary(about) for about in abouts])
+        print_json([_summary(policy) for policy in policies])
     else:
         rows = [
-            (f"{about.name}{' *' if about.name == registry.DEFAULT else ''}", about.does)
-            for about in abouts
+            (f"{policy.name}{' *' if policy.name == registry.DEFAULT else ''}", policy.summary)
+            for policy in policies
         ]
         print_table(("policy", "what it does"), rows)
         print('* the default; "hmd policy show NAME" describes one')
@@ -77,16 +72,15 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     """Print one policy."""
-    from hmd.cli.output import print_json
-    from hmd.config.policy_sections import example
+    from hmd.config.decide import example
 
-    about = policy_about(args.name)
+    policy = policy_info(args.name)
     if args.json:
-        print_json({**_summary(about), "settings": [_knob(knob) for knob in about.knobs]})
+        print_json({**_summary(policy), "settings": [_in_base_units(s) for s in policy.settings]})
     elif args.yaml:
-        sys.stdout.write(f"decide:\n  policy: {about.name}\n{example(about.name)}")
+        sys.stdout.write(f"decide:\n  policy: {policy.name}\n{example(policy.name)}")
     else:
-        _print_about(about)
+        _print_policy(policy)
     return Exit.OK
 
 
@@ -97,49 +91,44 @@ def run_use(args: argparse.Namespace) -> int:
     return send(args, "policy", {"name": args.name})
 
 
-def _print_about(about: About) -> None:
-    from hmd.cli.output import console, print_table
-    from hmd.config.policy_sections import limits, searched, written
-
+def _print_policy(policy: PolicyInfo) -> None:
     out = console()
-    out.print(f"{about.name}: {about.does}\nuse: {about.use}", markup=False)
-    if not about.knobs:
+    out.print(f"{policy.name}: {policy.summary}\nuse: {policy.suits}", markup=False)
+    if not policy.settings:
         print("It has no settings.")
         return
     rows = [
-        (k.key, written(k, k.default), limits(k) or "any", k.unit.value, searched(k))
-        for k in about.knobs
+        (s.name, s.format(s.default), s.limits or "any", s.unit.name, s.search_range)
+        for s in policy.settings
     ]
     print_table(("setting", "default", "values", "unit", "hmd tune searches"), rows)
-    for knob in about.knobs:
-        out.print(f"[bold]{knob.key}[/bold]: {knob.effect}")
+    for setting in policy.settings:
+        out.print(f"[bold]{setting.name}[/bold]: {setting.description}")
 
 
-def _summary(about: About) -> dict[str, Any]:
-    from hmd.decide import registry
+def _summary(policy: PolicyInfo) -> dict[str, Any]:
+    from hmd.policy import registry
 
     return {
-        "name": about.name,
-        "does": about.does,
-        "use": about.use,
-        "default": about.name == registry.DEFAULT,
+        "name": policy.name,
+        "does": policy.summary,
+        "use": policy.suits,
+        "default": policy.name == registry.DEFAULT,
     }
 
 
-def _knob(knob: Any) -> dict[str, Any]:
-    """Return a knob in base units (bytes, seconds, ratios); null is automatic, or no limit.
+def _in_base_units(setting: Setting) -> dict[str, Any]:
+    """Return a setting in base units (bytes, seconds, ratios); null is automatic, or no limit.
 
     ``search`` is the range that ``hmd tune`` searches (seconds in ticks), null for none.
     """
-    import math
-
     return {
-        "key": knob.key,
-        "unit": knob.unit.value,
-        "default": knob.default,
-        "automatic": knob.default is None,
-        "least": knob.least,
-        "most": None if math.isinf(knob.most) else knob.most,
-        "effect": knob.effect,
-        "search": knob.search,
+        "key": setting.name,
+        "unit": setting.unit.name,
+        "default": setting.default,
+        "automatic": setting.default is None,
+        "least": setting.minimum,
+        "most": None if math.isinf(setting.maximum) else setting.maximum,
+        "effect": setting.description,
+        "search": setting.search,
     }

@@ -1,23 +1,23 @@
+# SPDX-License-Identifier: MIT
 """``hmd record``: a program's sampled accesses, mappings and placement, into a trace file."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.cli.arguments import duration_or_seconds
-from hmd.errors import Exit, UsageError
-from hmd.finished_file import check_writable, write_finished
-from hmd.sample.capabilities import CAPABILITIES
+from hmd.base.atomic_file import check_writable
+from hmd.base.errors import Exit, UsageError
+from hmd.cli.arguments import add_flag, duration_or_seconds, whole_number
+from hmd.cli.output import write_json
+from hmd.sample.sampler import CAPABILITIES
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.trace.record_session import RecordResult
+    from hmd.trace.session import RecordResult
 
 DESCRIPTION = """\
 Record the memory accesses of a program and its children in a trace: sampled accesses with time,
@@ -41,14 +41,8 @@ recording and keep it.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd record``."""
-    parser = subparsers.add_parser(
-        "record",
-        help="record a program's memory accesses",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd record``."""
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the trace to write"
     )
@@ -59,15 +53,15 @@ def add_parser(subparsers: Subparsers) -> None:
         help="place all memory of the command on the fastest or the slowest tier, without address "
         "randomisation",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--randomize",
-        action="store_true",
-        help="with --tier, keep address randomisation: 'hmd estimate' can then use the samples of "
+        "with --tier, keep address randomisation: 'hmd estimate' can then use the samples of "
         "the slow run only",
     )
     parser.add_argument(
         "--period",
-        type=_count,
+        type=whole_number(1 << 31),
         metavar="N",
         help="accesses per sample; for damon, milliseconds between two cycles (default: the "
         "sampler's own)",
@@ -112,19 +106,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(func=run)
 
 
-def _count(text: str) -> int:
-    value = int(text) if text.isdigit() else 0
-    if not 1 <= value <= 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 1")
-    return value
-
-
 def run(args: argparse.Namespace) -> int:
     """Record until the program ends."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from hmd.sample.auto_select import SampleSettings
-    from hmd.trace.record_session import RecordRequest, record_command, record_running
+    from hmd.sample.sampler import SampleSettings
     from hmd.trace.recorder import RecordSettings
+    from hmd.trace.session import RecordRequest, record_command, record_running
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if bool(command) == (args.pid is not None):
@@ -163,14 +150,8 @@ def _document(recorded: RecordResult) -> dict[str, Any]:
 
 def _report(args: argparse.Namespace, recorded: RecordResult) -> None:
     """Report what was recorded on stderr: stdout is the program's."""
-    from hmd.cli.output import plain
-
     if args.json:
-        text = json.dumps(_document(recorded), default=plain, indent=2) + "\n"
-        if args.json == "-":
-            sys.stderr.write(text)
-        else:
-            write_finished(Path(args.json), text)
+        write_json(args.json, _document(recorded), sys.stderr)
         return
     lost = f", {recorded.lost:,} lost" if recorded.lost else ""
     paired = "" if recorded.pair_period is None else f", loads one in {recorded.pair_period} too"

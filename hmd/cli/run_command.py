@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd run``: the daemon, in the foreground."""
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.collector_pause import collector_paused
-from hmd.errors import Exit, HmdError, TransientError, is_transient
+from hmd.base.errors import Exit, HmdError, TransientError, is_transient
+from hmd.base.gc_pause import collector_paused
+from hmd.cli.arguments import add_flag, whole_number
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
     from hmd.config import Config
-    from hmd.daemon.notify import Notifier
     from hmd.daemon.service import Service
+    from hmd.daemon.systemd import Notifier
 
 DEFAULT_CONFIG = Path("/etc/hmd/hmd.yaml")
 
@@ -45,11 +46,8 @@ START_S = 120.0
 """Start-up time requested of a service manager: a cold disk may need it."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd run``."""
-    parser = subparsers.add_parser(
-        "run", help="run the daemon", description=DESCRIPTION, epilog=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd run``."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -57,17 +55,15 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help=f"the configuration (default {DEFAULT_CONFIG})",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="move nothing, whatever the configuration says"
-    )
-    parser.add_argument("--ticks", type=_count, metavar="N", help="exit after N ticks")
+    add_flag(parser, "--dry-run", "move nothing, whatever the configuration says")
+    parser.add_argument("--ticks", type=whole_number(), metavar="N", help="exit after N ticks")
     parser.add_argument(
         "--once", dest="ticks", action="store_const", const=1, help="the same as --ticks 1"
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--preload",
-        action="store_true",
-        help="load numba and the kernels at the start, not with the first process (about 75 MiB)",
+        "load numba and the kernels at the start, not with the first process (about 75 MiB)",
     )
     parser.add_argument(
         "--log-level",
@@ -95,9 +91,8 @@ def _start(args: argparse.Namespace) -> Service:
     """Return the service that the arguments ask for."""
     from hmd.config import load
     from hmd.daemon.log import start_log
-    from hmd.daemon.notify import Notifier
-    from hmd.machine.descriptor_limit import raise_descriptor_limit
-    from hmd.machine.own_memory import keep_freed_memory
+    from hmd.daemon.systemd import Notifier
+    from hmd.linux.own_process import keep_freed_memory, raise_descriptor_limit
 
     start_log(args.log_level)
     raise_descriptor_limit()
@@ -142,10 +137,3 @@ def started(start: Callable[[], Service], notifier: Notifier) -> Service:
         if not is_transient(error):
             raise
         raise TransientError(f"the start failed: {error}: free memory or descriptors") from None
-
-
-def _count(text: str) -> int:
-    count = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 1")
-    return count

@@ -1,13 +1,27 @@
+# SPDX-License-Identifier: MIT
 """``hmd simulate``: the runtime of a recorded program under policies, in modelled time."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.cli.arguments import policy_about
+from hmd.base.atomic_file import check_writable
+from hmd.base.errors import Exit, UsageError
+from hmd.base.units import PAGE_BYTES
+from hmd.cli.arguments import add_flag, add_repeatable, policy_info
+from hmd.cli.output import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    format_share,
+    print_json,
+    print_records,
+    print_table,
+)
 from hmd.cli.simulation_options import (
     ProgressLine,
     add_daemon,
@@ -18,11 +32,9 @@ from hmd.cli.simulation_options import (
     policy_values,
     simulation_settings,
 )
-from hmd.errors import Exit, UsageError
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.decide.plan import Policy
+    from hmd.policy.plan import Policy
     from hmd.simulate.simulation import Simulated
 
 DESCRIPTION = """\
@@ -45,19 +57,14 @@ examples:
   hmd simulate dict.misses --policy histogram --set hysteresis=1.1 --period 53
   hmd simulate dict.misses --fast-max 50%                 as a target with a limit
   hmd simulate dict.misses --pageout 100                  page out idle pages
-  hmd simulate dict.misses --bounds                       what exact knowledge would bring
   hmd simulate dict.misses --fast 25% --json --picture dict.png
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd simulate``."""
-    parser = subparsers.add_parser(
-        "simulate",
-        help="simulate policies on a recorded program",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        usage="%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd simulate``."""
+    parser.usage = (
+        "%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]"
     )
     parser.add_argument("trace", nargs="?", type=Path, metavar="TRACE", help="recorded misses")
     parser.add_argument(
@@ -71,8 +78,8 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_machine(parser)
     _add_daemon(parser)
     output = parser.add_argument_group("output")
-    output.add_argument("--ticks", action="store_true", help="also print the ticks of each policy")
-    output.add_argument("--json", action="store_true", help="print JSON, with ticks")
+    add_flag(output, "--ticks", "also print the ticks of each policy")
+    add_flag(output, "--json", "print JSON, with ticks")
     output.add_argument("--picture", type=Path, metavar="FILE", help="draw the result (extra plot)")
     parser.set_defaults(func=run)
 
@@ -91,27 +98,16 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 def _add_daemon(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the daemon, in modelled time")
-    group.add_argument(
-        "--policy",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="policy to simulate; may be repeated (the default policy)",
+    add_repeatable(
+        group, "--policy", "NAME", "policy to simulate; may be repeated (the default policy)"
     )
     add_set(group)
     group.add_argument(
         "--guard",
         choices=("auto", "on", "off"),
-        default="auto",
-        help="make only moves that earlier ones have earned, as decide.guard (auto: for histogram "
-        "and learned)",
+        help=argparse.SUPPRESS,  # of version 0.1
     )
-    group.add_argument(
-        "--bounds",
-        action="store_true",
-        help="also print what policies with exact knowledge reach: clairvoyant (of the next "
-        "misses) and exact-past (of the last ones); takes 13 simulations",
-    )
+    add_flag(group, "--bounds", argparse.SUPPRESS)
     add_daemon(group)
     group.add_argument(
         "--seed", type=int, default=1, metavar="N", help="random seed of the sampling (1)"
@@ -122,16 +118,16 @@ def run(args: argparse.Namespace) -> int:
     """Record, or simulate and print."""
     if args.record is not None:
         return _record(args)
+    if args.bounds:
+        raise UsageError("--bounds has moved to the checkout: python -m bench.compare.bounds")
     if args.trace is None:
         raise UsageError("name a TRACE, or record one with --record; see hmd simulate --help")
     if args.command:
         raise UsageError(f"one TRACE at a time: {args.command[0]!r} is too many")
-    from hmd.cli.plots.plotting import check_picture
+    from hmd.cli.plots import check_picture
     from hmd.emulate.preset import load
-    from hmd.emulate.recordings.miss_stream import MissStream
-    from hmd.simulate.baselines import baselines
-    from hmd.simulate.simulation import simulate
-    from hmd.units import PAGE_BYTES
+    from hmd.emulate.recordings.misses import MissStream
+    from hmd.simulate.simulation import baselines, simulate
 
     check_picture(args.picture, "or use --json")
     stream, preset = MissStream.read(args.trace), load(args.preset)
@@ -144,20 +140,34 @@ def run(args: argparse.Namespace) -> int:
         for policy in policies:
             progress.say(policy.name)
             runs[policy.name] = simulate(stream, preset, fast, policy, settings)
-        if args.bounds:
-            from hmd.simulate.bounds import bounds
-
-            known = bounds(stream, preset, fast, settings, say=progress.say)
-            runs |= {name: bound.run for name, bound in known.items()}
     if args.picture is not None:
-        from hmd.cli.plots.simulation_plot import draw
+        from hmd.cli.plots import draw_simulation
 
         title = f"{args.trace.name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
-        draw(runs, fixed, args.picture, title)
+        draw_simulation(runs, fixed, args.picture, title)
+    document = {
+        "trace": str(args.trace),
+        "preset": args.preset,
+        "bytes": stream.user_pages * PAGE_BYTES,
+        "fast_bytes": fast * PAGE_BYTES,
+        "seed": args.seed,
+        "baselines_s": dict(fixed),
+        "policies": {
+            name: {
+                "runtime_s": each.runtime_s,
+                "fast_share": each.fast_share,
+                "moved_bytes": each.moved_bytes,
+                "paged_out_bytes": each.paged_out_bytes,
+                "swapped_in_bytes": each.swapped_in_bytes,
+                "ticks": [asdict(tick) for tick in each.ticks],
+            }
+            for name, each in runs.items()
+        },
+    }
     if args.json:
-        _print_json(args, stream.user_pages, fast, fixed, runs)
+        print_json(document)
     else:
-        _print(args, stream.user_pages, fast, fixed, runs)
+        _print(args, document)
     return Exit.OK
 
 
@@ -165,10 +175,7 @@ def _record(args: argparse.Namespace) -> int:
     command = [*([str(args.trace)] if args.trace else []), *args.command]
     if not command:
         raise UsageError("--record TRACE takes a command: hmd simulate --record TRACE -- COMMAND")
-    from hmd.cli.output import format_bytes, format_count
-    from hmd.finished_file import check_writable
-    from hmd.simulate.record_misses import record_misses
-    from hmd.units import PAGE_BYTES
+    from hmd.simulate.cases import record_misses
 
     check_writable(args.record)
     with ProgressLine() as progress:
@@ -182,103 +189,47 @@ def _record(args: argparse.Namespace) -> int:
 
 def _policies(args: argparse.Namespace) -> list[Policy]:
     """Return the policies, each with those settings that it has."""
-    from hmd.decide import registry
+    from hmd.policy import registry
 
     names = list(dict.fromkeys(args.policy)) or [registry.DEFAULT]
     given = given_settings(args.set, names)
-    guard = None if args.guard == "auto" else args.guard == "on"
-    return [
-        registry.guarded(name, policy_values(policy_about(name).knobs, given), guard)
-        for name in names
-    ]
+    if args.guard is not None:
+        print("hmd: warning: --guard has no effect: there is no guard of moves", file=sys.stderr)
+    return [registry.create(name, policy_values(policy_info(name), given)) for name in names]
 
 
-def _print_json(
-    args: argparse.Namespace,
-    pages: int,
-    fast_pages: int,
-    fixed: Mapping[str, float],
-    runs: Mapping[str, Simulated],
-) -> None:
-    from dataclasses import asdict
-
-    from hmd.cli.output import print_json
-    from hmd.units import PAGE_BYTES
-
-    policies: dict[str, Any] = {
-        name: {
-            "runtime_s": each.runtime_s,
-            "fast_share": each.fast_share,
-            "moved_bytes": each.moved_bytes,
-            "paged_out_bytes": each.paged_out_bytes,
-            "swapped_in_bytes": each.swapped_in_bytes,
-            "ticks": [asdict(tick) for tick in each.ticks],
-        }
-        for name, each in runs.items()
-    }
-    print_json(
-        {
-            "trace": str(args.trace),
-            "preset": args.preset,
-            "bytes": pages * PAGE_BYTES,
-            "fast_bytes": fast_pages * PAGE_BYTES,
-            "seed": args.seed,
-            "baselines_s": dict(fixed),
-            "policies": policies,
-        }
-    )
-
-
-def _print(
-    args: argparse.Namespace,
-    pages: int,
-    fast_pages: int,
-    fixed: Mapping[str, float],
-    runs: Mapping[str, Simulated],
-) -> None:
-    from hmd.cli.output import format_bytes, format_seconds, format_share, print_table
-    from hmd.units import PAGE_BYTES
-
-    fast, whole = format_bytes(fast_pages * PAGE_BYTES), format_bytes(pages * PAGE_BYTES)
+def _print(args: argparse.Namespace, document: dict[str, Any]) -> None:
+    fast, whole = format_bytes(document["fast_bytes"]), format_bytes(document["bytes"])
     print(f"{args.trace}: {whole}, of which {fast} fit on the fast node of {args.preset}")
-    first, oracle = fixed["first touch"], fixed["oracle"]
-
-    def compared(seconds: float) -> Sequence[str]:
-        return format_seconds(seconds), f"{first / seconds:.3f}", f"{oracle / seconds:.3f}"
-
-    pages_out = args.pageout is not None
-    blank = ("",) * (4 if pages_out else 2)
-    rows: list[tuple[str, ...]] = [
-        (name, *compared(seconds), *blank) for name, seconds in fixed.items()
-    ]
-    for name, each in runs.items():
-        moved = [each.moved_bytes]
-        moved += [each.paged_out_bytes, each.swapped_in_bytes] if pages_out else []
-        cells = (format_share(each.fast_share), *map(format_bytes, moved))
-        rows.append((name, *compared(each.runtime_s), *cells))
+    baselines: dict[str, float] = document["baselines_s"]
     columns = ["runtime", "x first touch", "x oracle", "fast share", "moved"]
-    columns += ["paged out", "swapped in"] if pages_out else []
+    sums = ["moved_bytes"]
+    if args.pageout is not None:
+        columns += ["paged out", "swapped in"]
+        sums += ["paged_out_bytes", "swapped_in_bytes"]
+
+    def cells(name: str, runtime_s: float) -> list[str]:
+        compared = (f"{baselines[other] / runtime_s:.3f}" for other in ("first touch", "oracle"))
+        return [name, format_seconds(runtime_s), *compared]
+
+    rows = [[*cells(*item), *[""] * (1 + len(sums))] for item in baselines.items()]
+    for name, run in document["policies"].items():
+        moved = (format_bytes(run[key]) for key in sums)
+        rows.append([*cells(name, run["runtime_s"]), format_share(run["fast_share"]), *moved])
     print_table(["", *columns], rows, right=columns)
-    if args.ticks:
-        for name, each in runs.items():
-            _print_ticks(name, each)
-
-
-def _print_ticks(name: str, run: Simulated) -> None:
-    from hmd.cli.output import format_bytes, format_count, format_seconds, format_share, print_table
-    from hmd.units import PAGE_BYTES
-
-    print(f"\n{name}, tick by tick")
-    columns = ["until", "misses", "fast share", "samples", "up", "down"]
-    rows = [
-        (
-            format_seconds(tick.end_s),
-            format_count(tick.fast_misses + tick.slow_misses),
-            format_share(tick.fast_share),
-            format_count(tick.samples),
-            format_bytes(tick.promoted_pages * PAGE_BYTES),
-            format_bytes(tick.demoted_pages * PAGE_BYTES),
+    for name, run in document["policies"].items() if args.ticks else ():
+        print(f"\n{name}, tick by tick")
+        print_records(
+            run["ticks"],
+            {
+                "until": lambda tick: format_seconds(tick["end_s"]),
+                "misses": lambda tick: format_count(tick["fast_misses"] + tick["slow_misses"]),
+                "fast share": lambda tick: format_share(
+                    tick["fast_misses"] / max(tick["fast_misses"] + tick["slow_misses"], 1)
+                ),
+                "samples": lambda tick: format_count(tick["samples"]),
+                "up": lambda tick: format_bytes(tick["promoted_pages"] * PAGE_BYTES),
+                "down": lambda tick: format_bytes(tick["demoted_pages"] * PAGE_BYTES),
+            },
+            texts=0,
         )
-        for tick in run.ticks
-    ]
-    print_table(columns, rows, right=columns)

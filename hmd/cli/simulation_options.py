@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Options that ``hmd simulate`` and ``hmd tune`` share: the simulated machine and its daemon."""
 
 from __future__ import annotations
@@ -6,18 +7,19 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
-from hmd.cli.arguments import policy_about, share, size
-from hmd.errors import ConfigError, UsageError
+from hmd.base.errors import ConfigError, UsageError
+from hmd.base.units import PAGE_BYTES
+from hmd.cli.arguments import add_repeatable, number, policy_info, share, size
 
 if TYPE_CHECKING:
-    from hmd.decide.tunables import Knob, Value
-    from hmd.quantities import Amount
+    from hmd.base.quantities import Amount
+    from hmd.policy.settings import PolicyInfo, Value
     from hmd.simulate.simulation import SimulationSettings
 
 HEADROOM_BYTES = 64 << 10
 """Default headroom of the fast node: the simulated machine has no other programs."""
 
-_HOUR_MS = 3_600_000
+HOUR_MS = 3_600_000
 
 
 def add_preset(group: argparse._ArgumentGroup) -> None:
@@ -32,12 +34,11 @@ def add_preset(group: argparse._ArgumentGroup) -> None:
 
 def add_set(group: argparse._ArgumentGroup) -> None:
     """Register ``--set``."""
-    group.add_argument(
+    add_repeatable(
+        group,
         "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help='a setting of "hmd policy show", for the policies that have it; may be repeated',
+        "KEY=VALUE",
+        'a setting of "hmd policy show", for the policies that have it; may be repeated',
     )
 
 
@@ -45,21 +46,21 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
     """Register the options of the daemon's tick and sampling."""
     group.add_argument(
         "--tick",
-        type=float,
+        type=number(0.1, HOUR_MS),
         default=10.0,
         metavar="MS",
         help="length of a tick in milliseconds (10)",
     )
     group.add_argument(
         "--delay",
-        type=float,
+        type=number(0, HOUR_MS),
         default=2.0,
         metavar="MS",
         help="milliseconds from a tick's samples to its first move (2)",
     )
     group.add_argument(
         "--found",
-        type=float,
+        type=number(0, HOUR_MS),
         default=0.0,
         metavar="MS",
         help="milliseconds after the program's start at which the daemon finds it (0)",
@@ -92,13 +93,13 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--pageout",
-        type=float,
+        type=number(0.1, HOUR_MS),
         metavar="MS",
         help="page out pages that were idle for this many milliseconds, as decide.pageout (off)",
     )
     group.add_argument(
         "--swap-in",
-        type=float,
+        type=number(0, 1e6),
         default=100.0,
         metavar="US",
         help="microseconds that the program sleeps at a page that was paged out (100)",
@@ -114,26 +115,18 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
 
 def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
     """Return the settings that the options of ``add_daemon`` and ``--seed`` give."""
-    from hmd.config.contradictions import exceeds
+    from hmd.config.load import exceeds
     from hmd.sample.emulated_pebs import START_PERIOD
-    from hmd.simulate.simulated_machine import MigrationCost
-    from hmd.simulate.simulated_pmu import MAX_PERIOD, MAX_SEED, PmuSettings
+    from hmd.simulate.machine import MigrationCost
+    from hmd.simulate.pmu import MAX_PERIOD, MAX_SEED, PmuSettings
     from hmd.simulate.simulation import SimulationSettings
 
-    ranges: dict[str, tuple[float, float]] = {
-        "tick": (0.1, _HOUR_MS),
-        "delay": (0, _HOUR_MS),
-        "found": (0, _HOUR_MS),
-        "pageout": (args.tick, _HOUR_MS),
-        "swap-in": (0, 1_000_000),
-        "period": (1, MAX_PERIOD),
-        "seed": (0, MAX_SEED),
-    }
-    for name, (least, most) in ranges.items():
-        value = getattr(args, name.replace("-", "_"))
-        if value is not None and not least <= value <= most:
-            why = f", at least a tick ({least:g} ms)" if name == "pageout" else ""
-            raise UsageError(f"--{name} must be from {least:g} to {most:.12g}{why}")
+    for name, min_value, max_value in (("period", 1, MAX_PERIOD), ("seed", 0, MAX_SEED)):
+        value = getattr(args, name)
+        if value is not None and not min_value <= value <= max_value:
+            raise UsageError(f"--{name} must be from {min_value} to {max_value}")
+    if args.pageout is not None and args.pageout < args.tick:
+        raise UsageError(f"--pageout must be at least a tick ({args.tick:g} ms)")
     if not 0 < args.overhead <= 1:
         raise UsageError("--overhead must be more than 0% and at most 100%")
     if args.loss >= 1 or args.loss < 0:
@@ -160,7 +153,7 @@ def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
 
 
 def _amount(option: str, text: str) -> Amount:
-    from hmd.quantities import parse_amount
+    from hmd.base.quantities import parse_amount
 
     try:
         return parse_amount(0 if text == "0" else text)
@@ -170,8 +163,6 @@ def _amount(option: str, text: str) -> Amount:
 
 def fast_pages(text: str, pages: int) -> int:
     """Return the number of a program's pages that fit on the fast node, from ``--fast``."""
-    from hmd.units import PAGE_BYTES
-
     try:
         wanted = round(share(text) * pages) if text.endswith("%") else size(text) // PAGE_BYTES
     except argparse.ArgumentTypeError as error:
@@ -189,7 +180,7 @@ def given_settings(texts: Sequence[str], policies: Sequence[str]) -> dict[str, s
         if not equals:
             raise UsageError(f"--set {text}: write KEY=VALUE, as in --set confidence=2")
         given[key] = value
-    known = {knob.key for name in policies for knob in policy_about(name).knobs}
+    known = {each.name for name in policies for each in policy_info(name).settings}
     for key in given:
         if key not in known:
             known_ones = ", ".join(sorted(known)) or "no settings"
@@ -197,17 +188,15 @@ def given_settings(texts: Sequence[str], policies: Sequence[str]) -> dict[str, s
     return given
 
 
-def policy_values(knobs: Sequence[Knob], given: Mapping[str, str]) -> dict[str, Value]:
-    """Return the settings of a policy on the simulated machine, by field of its dataclass.
+def policy_values(policy: PolicyInfo, given: Mapping[str, str]) -> dict[str, Value]:
+    """Return the settings of a policy on the simulated machine, by name.
 
     Raises UsageError for an invalid value of ``--set``.
     """
-    from hmd.config.policy_sections import parsed
-
     kept = {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}
-    values: dict[str, Value] = {k.name: kept[k.key] for k in knobs if k.key in kept}
+    values: dict[str, Value] = {s.name: kept[s.name] for s in policy.settings if s.name in kept}
     try:
-        return values | {k.name: parsed(k, given[k.key]) for k in knobs if k.key in given}
+        return values | {s.name: s.parse(given[s.name]) for s in policy.settings if s.name in given}
     except ConfigError as error:
         raise UsageError(f"--set {error}") from None
 

@@ -1,18 +1,163 @@
-"""``hmd status``: the daemon's state, and the memory of each process by tier."""
+# SPDX-License-Identifier: MIT
+"""``hmd status``: the daemon's state, and the memory of each process by tier.
+
+The daemon's status document as lines and a table, for ``hmd status`` and ``hmd top``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hmd.errors import Exit
+from hmd.base.errors import Exit
+from hmd.cli.arguments import add_flag, add_socket
+from hmd.cli.output import console, format_bytes, format_count, format_share, print_json, table
+from hmd.control.client import ask
+from hmd.sample.sampler import CAPABILITIES
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
+    from rich.table import Table
 
-DEFAULT_SOCKET = Path("/run/hmd/hmd.sock")
+Status = Mapping[str, Any]
+Rates = Mapping[str, tuple[float, float]]
+"""Promoted and demoted bytes per second, by target name and by ``pid:start``."""
+
+
+def summary(status: Status) -> list[str]:
+    """Return the lines above the table: daemon, sampler, moves, and problems."""
+    sampler, moves = status["sampler"], status["moves"]
+    up_s = int(status["uptime_s"])
+    lines = [
+        f"hmd {status['version']}, pid {status['pid']}, up {_age(up_s)}, "
+        f"{format_count(status['ticks'])} ticks of {status['tick_s']:.3g} s, "
+        f"policy {status['policy']}, {status['config_file']}"
+        + (", dry run: nothing is moved" if status["dry_run"] else ""),
+        f"sampler {sampler['name']}, period {sampler['period']}, "
+        f"{format_count(sampler['samples'])} samples, {format_count(sampler['lost'])} lost"
+        f"{_overhead(status)}; daemon: {status['cpu_s'] / max(up_s, 1) * 100:.1f} % of a CPU, "
+        f"{format_bytes(status['resident_bytes'])}",
+        f"moved {format_bytes(moves['promoted_bytes'])} up, "
+        f"{format_bytes(moves['demoted_bytes'])} down" + _failures(moves),
+    ]
+    lines += budget_state(status)
+    lines += admin_state(status.get("control") or {})
+    if len(status["tiers"]) < 2:
+        lines.append("only one memory tier: hmd has nowhere to move pages (hmd topology)")
+    able = CAPABILITIES.get(sampler["name"])
+    if able is not None and not able.ranks_heat:
+        lines.append("no PMU: page faults stand in for accesses, which is coarse (hmd doctor)")
+    if not status["reload"]["successful"]:
+        lines.append(
+            f"last reload failed, the old configuration stays: {status['reload']['error']}"
+        )
+    return lines
+
+
+def _overhead(status: Status) -> str:
+    """Return the share of a CPU that samples take of programs, nothing where that is not known."""
+    taken = (status.get("budget") or {}).get("overhead", 0.0)
+    return f", {taken:.1%} of programs' time" if taken else ""
+
+
+def budget_state(status: Status) -> list[str]:
+    """Return a line on what gives way so that the CPU quota is kept, none where nothing does."""
+    budget = status.get("budget") or {}
+    given = []
+    if budget.get("stretch", 1.0) > 1:
+        given.append(f"ticks {budget['stretch']:.3g} times as long")
+    if budget.get("plan_ticks", 1) > 1:
+        given.append(f"a plan every {budget['plan_ticks']} ticks")
+    if not given:
+        return []
+    return [f"for the CPU quota of {format_share(status['cpu_quota'])}: {', '.join(given)}"]
+
+
+def admin_state(control: Mapping[str, Any]) -> list[str]:
+    """Return a line for each admin request in force."""
+    lines = []
+    if control.get("paused"):
+        lines.append("paused: no page moves (hmd resume)")
+    if control.get("policy_ordered"):
+        lines.append("the policy is set by an admin request (hmd policy use --default)")
+    for drain in control.get("drains", ()):
+        state = "nothing more can be moved" if drain["settled"] else "under way"
+        size = format_bytes(drain["use"]["program_bytes"])
+        lines.append(
+            f"node {drain['node']} is drained, {size} of programs left, {state} (hmd undrain)"
+            if drain["there"]
+            else f"node {drain['node']} was drained and has been removed (hmd undrain)"
+        )
+    if control.get("pinned"):
+        first = ", ".join(_pin(pin) for pin in control["pins"][:4])
+        more = ", …" if control["pinned"] > 4 else ""
+        lines.append(f"pinned: {first}{more} (hmd unpin)")
+    return lines
+
+
+def _pin(pin: Mapping[str, Any]) -> str:
+    who = f"pid {pin['pid']}" if pin["pid"] else f"target {pin['target']}"
+    return who if pin["node"] is None else f"{who} to node {pin['node']}"
+
+
+def process_table(status: Status, rates: Rates | None = None) -> Table:
+    """Return a row for each target, and below it one for each of its processes.
+
+    With ``rates`` the moves are bytes per second, else sums since the start.
+    """
+    tiers = [f"tier {i} (node {_ids(nodes)})" for i, nodes in enumerate(status["tiers"])]
+    moved = ["up/s", "down/s"] if rates is not None else ["moved up", "moved down"]
+    numbers = [*tiers, "fast share", *moved, "failed"]
+    rows: list[list[str]] = []
+    for target in status["targets"]:
+        processes = [p for p in status["processes"] if p["target"] == target["name"]]
+        rows.append([target["name"], "", *_cells(target, target["name"], rates)])
+        for process in sorted(processes, key=lambda p: -sum(p["resident_bytes"])):
+            key = process_key(process)
+            name = f"  {process['name']}"
+            rows.append([name, str(process["pid"]), *_cells(process, key, rates)])
+    return table(["target", "pid", *numbers], rows, right=["pid", *numbers])
+
+
+def process_key(process: Mapping[str, Any]) -> str:
+    """Return the identity of a process: pid and start time."""
+    return f"{process['pid']}:{process['start_ticks']}"
+
+
+def _cells(row: Mapping[str, Any], key: str, rates: Rates | None) -> list[str]:
+    up, down = row["promoted_bytes"], row["demoted_bytes"]
+    if rates is not None:
+        up, down = rates.get(key, (0.0, 0.0))
+    return [
+        *map(format_bytes, row["resident_bytes"]),
+        format_share(row["fast_share"]),
+        format_bytes(up),
+        format_bytes(down),
+        format_count(row["failed_pages"]),
+    ]
+
+
+def _failures(moves: Mapping[str, Any]) -> str:
+    reasons = ", ".join(
+        f"{reason.replace('_', ' ')} {format_count(pages)}"
+        for reason, pages in sorted(moves["failures"].items(), key=lambda item: -item[1])
+    )
+    return f", {format_count(moves['failed_pages'])} pages failed ({reasons})" if reasons else ""
+
+
+def _ids(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes))
+
+
+def _age(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{days}d {hours:02}:{minutes:02}" if days else f"{hours}:{minutes:02}:{rest:02}"
+
+
+DESCRIPTION = "Show what the running daemon does, and the memory of each process by tier."
 
 EXAMPLES = """\
 examples:
@@ -25,40 +170,20 @@ Exit code 6 if no daemon answers.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd status``."""
-    parser = subparsers.add_parser(
-        "status",
-        help="show the daemon's state and where each process's pages are",
-        description="Show what the running daemon does, and the memory of each process by tier.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd status``."""
     add_socket(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON: bytes, seconds, shares")
-    parser.add_argument(
+    add_flag(parser, "--json", "print JSON: bytes, seconds, shares")
+    add_flag(
+        parser,
         "--check",
-        action="store_true",
-        help="print the age of the last tick only; exit code 1 where it is too old (for probes)",
+        "print the age of the last tick only; exit code 1 where it is too old (for probes)",
     )
     parser.set_defaults(func=run)
 
 
-def add_socket(parser: argparse.ArgumentParser) -> None:
-    """Add ``--socket``."""
-    parser.add_argument(
-        "--socket",
-        type=Path,
-        default=DEFAULT_SOCKET,
-        metavar="PATH",
-        help=f"the daemon's status socket (default {DEFAULT_SOCKET})",
-    )
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the daemon's answer."""
-    from hmd.cli.output import print_json
-    from hmd.control.client import ask
-
     if args.check:
         health = ask(args.socket, "health")
         if args.json:
@@ -67,8 +192,6 @@ def run(args: argparse.Namespace) -> int:
             print(health["text"])
         return Exit.OK if health["healthy"] is True else Exit.FAILURE
     status: dict[str, Any] = ask(args.socket, "status")
-    from hmd.cli.output import console
-    from hmd.cli.tables.status_tables import process_table, summary
 
     if args.json:
         print_json(status)
@@ -76,7 +199,7 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     for line in summary(status):
         out.print(line, markup=False)
-    out.print(process_table(status))
+    out.print(process_table(status), crop=False)
     hidden = sum(target["process_count"] for target in status["targets"]) - len(status["processes"])
     if hidden > 0 and os.geteuid() != 0:
         out.print(f"{hidden} more processes; those of other users are shown to root only")

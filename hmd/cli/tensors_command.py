@@ -1,16 +1,15 @@
+# SPDX-License-Identifier: MIT
 """``hmd tensors``: record the trace of a training step, and show it."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hmd.cli.arguments import whole_number
-from hmd.errors import Exit, os_error
-
-if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
+from hmd.base.errors import Exit, os_error
+from hmd.cli.arguments import add_flag, number, whole_number
+from hmd.cli.output import format_bytes, format_count, format_seconds, print_json, print_table
 
 DESCRIPTION = """\
 Record the kernels and tensors of a PyTorch program's training step, and show what such a trace
@@ -41,22 +40,16 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd tensors``."""
-    parser = subparsers.add_parser(
-        "tensors",
-        help="record and show the kernels and tensors of a training step",
-        usage="hmd tensors record|info [options] SCRIPT|TRACE",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd tensors``."""
+    parser.usage = "hmd tensors record|info [options] SCRIPT|TRACE"
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     info = actions.add_parser("info", help="show a trace as tables")
     info.add_argument("trace", type=Path, metavar="TRACE", help="a tensor trace (.npz)")
     info.add_argument(
         "--picture", type=Path, metavar="FILE", help="draw lifetimes and footprint: .png, .svg"
     )
-    info.add_argument("--json", action="store_true", help="print JSON: seconds, bytes, counts")
+    add_flag(info, "--json", "print JSON: seconds, bytes, counts")
     info.set_defaults(func=run_info)
     _add_record(actions)
 
@@ -74,22 +67,22 @@ def _add_record(actions: Any) -> None:
     )
     record.add_argument(
         "--warmup",
-        type=whole_number,
+        type=whole_number(1000),
         default=2,
         metavar="N",
         help="steps before the recording (default 2)",
     )
     record.add_argument(
         "--steps",
-        type=whole_number,
+        type=whole_number(1000),
         default=5,
         metavar="N",
         help="recorded steps; times are their medians (default 5)",
     )
-    record.add_argument(
+    add_flag(
+        record,
         "--graph",
-        action="store_true",
-        help="SCRIPT is a graph of torch.export.save (.pt2): no step runs, times are modelled",
+        "SCRIPT is a graph of torch.export.save (.pt2): no step runs, times are modelled",
     )
     record.add_argument(
         "--optimizer",
@@ -99,14 +92,14 @@ def _add_record(actions: Any) -> None:
     )
     record.add_argument(
         "--tflops",
-        type=_rate,
+        type=number(1e-3, 1e9),
         default=19.5,
         metavar="N",
         help="with --graph: 10^12 operations per second of the processor (default 19.5, A100 fp32)",
     )
     record.add_argument(
         "--gbps",
-        type=_rate,
+        type=number(1e-3, 1e9),
         default=1555.0,
         metavar="N",
         help="with --graph: 10^9 bytes per second of its memory (default 1555, A100)",
@@ -120,30 +113,20 @@ def _add_record(actions: Any) -> None:
     record.set_defaults(func=run_record)
 
 
-def _rate(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r}: take a number above 0")
-    return value
-
-
 def run_record(args: argparse.Namespace) -> int:
     """Record a script's step, write the trace and print its summary."""
     from importlib.util import find_spec
 
-    from hmd.extras import missing_extra
-    from hmd.tensors.tensor_trace_file import write_trace
+    from hmd.base.optional_packages import missing_extra
+    from hmd.tensors.trace import write_trace
 
     if find_spec("torch") is None:
         raise missing_extra("hmd tensors record", "PyTorch", "torch")
-    from hmd.tensors.capture.training_script import RecordedSteps, record_script
+    from hmd.tensors.capture.script import RecordedSteps, record_script
 
     if args.graph:
         from hmd.tensors.capture.exported_graph import record_graph
-        from hmd.tensors.capture.roofline_recorder import Roofline
+        from hmd.tensors.capture.recorder import Roofline
 
         trace = record_graph(args.script, args.optimizer, Roofline(args.tflops, args.gbps))
     else:
@@ -160,16 +143,15 @@ def run_record(args: argparse.Namespace) -> int:
 
 def run_info(args: argparse.Namespace) -> int:
     """Print a trace's summary."""
-    from hmd.cli.output import print_json
-    from hmd.cli.plots.plotting import check_picture
-    from hmd.tensors.tensor_trace_file import read_trace
+    from hmd.cli.plots import check_picture
+    from hmd.tensors.trace import read_trace
 
     check_picture(args.picture, "or use --json")
     trace = read_trace(args.trace)
     if args.picture is not None:
-        from hmd.cli.plots.lifetime_plot import draw
+        from hmd.cli.plots import draw_lifetimes
 
-        draw(trace, args.picture)
+        draw_lifetimes(trace, args.picture)
     document = _document(trace)
     if args.json:
         print_json(document)
@@ -182,8 +164,8 @@ def _document(trace: Any) -> dict[str, Any]:
     """Return the summary: units are in the keys."""
     import numpy as np
 
-    from hmd.tensors.tensor_trace import TensorKind
-    from hmd.tensors.vitality import reuse_distances, vitality
+    from hmd.tensors.lifetimes import reuse_distances, vitality
+    from hmd.tensors.trace import TensorKind
 
     life = vitality(trace)
     seconds, distances = life.periods.seconds, reuse_distances(trace)
@@ -210,8 +192,6 @@ def _document(trace: Any) -> dict[str, Any]:
 
 
 def _print(document: dict[str, Any]) -> None:
-    from hmd.cli.output import format_bytes, format_count, format_seconds, print_table
-
     rows = [
         ("kernels", format_count(document["kernels"])),
         ("tensors", format_count(document["tensors"])),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd top``: a live table of memory by tier and of page moves."""
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from hmd.cli.arguments import duration_or_seconds
-from hmd.cli.status_command import add_socket
-from hmd.errors import Exit
+from hmd.base.errors import Exit
+from hmd.cli.arguments import add_flag, add_socket, duration_or_seconds
+from hmd.cli.output import console, print_json_line
+from hmd.cli.status_command import process_key, process_table, summary
+from hmd.control.client import ask
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from hmd.cli.main import Subparsers
-    from hmd.cli.tables.status_tables import Rates, Status
+    from hmd.cli.status_command import Rates, Status
+
+DESCRIPTION = "Show live, per target and process, memory by tier and bytes moved."
 
 EXAMPLES = """\
 examples:
@@ -39,14 +43,8 @@ columns:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd top``."""
-    parser = subparsers.add_parser(
-        "top",
-        help="watch processes' memory and page moves, live",
-        description="Show live, per target and process, memory by tier and bytes moved.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd top``."""
     add_socket(parser)
     parser.add_argument(
         "--interval",
@@ -55,14 +53,13 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="TIME",
         help="time between two requests, as in 500ms or 10 (seconds; default 1s)",
     )
-    parser.add_argument("--once", action="store_true", help="print one table and exit")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON per request")
+    add_flag(parser, "--once", "print one table and exit")
+    add_flag(parser, "--json", "print one line of JSON per request")
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the daemon's status repeatedly, until the user leaves."""
-    from hmd.control.client import ask
 
     def read() -> Status:
         return ask(args.socket, "status")
@@ -79,8 +76,6 @@ def rates_between(before: Status, after: Status) -> Rates:
 
     Empty if no tick ended between them. A new process or target counts from zero.
     """
-    from hmd.cli.tables.status_tables import process_key
-
     seconds = after["uptime_s"] - before["uptime_s"]
     if seconds <= 0 or before["pid"] != after["pid"]:
         return {}
@@ -145,22 +140,16 @@ def _stream(
 
 
 def _print_json(status: Status, rates: Rates | None) -> None:
-    from hmd.cli.output import print_json_line
-
     print_json_line({**status, "rates": rates or {}})
 
 
 def _print_screen(status: Status, rates: Rates | None) -> None:
-    from hmd.cli.output import console
-
     console().print(_screen(status, rates))
     sys.stdout.flush()
 
 
 def _live(read: Callable[[], Status], interval_s: float) -> int:
     from rich.live import Live
-
-    from hmd.cli.output import console
 
     previous, rates = read(), None
     with single_keys() as keys, Live(console=console(), screen=True, auto_refresh=False) as live:
@@ -177,7 +166,5 @@ def _live(read: Callable[[], Status], interval_s: float) -> int:
 def _screen(status: Status, rates: Rates | None) -> Group:
     from rich.console import Group
     from rich.text import Text
-
-    from hmd.cli.tables.status_tables import process_table, summary
 
     return Group(*map(Text, summary(status)), process_table(status, rates))

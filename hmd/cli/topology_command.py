@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd topology``: the memory nodes with latency, bandwidth and tiers."""
 
 from __future__ import annotations
@@ -6,11 +7,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.errors import ConfigError, Exit, UsageError
+from hmd.base.errors import ConfigError, Exit, UsageError
+from hmd.cli.arguments import add_flag
+from hmd.cli.output import format_bytes, print_json, print_table
+from hmd.linux.procfs import format_ids
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.machine.nodes.topology import Node, NodeMemory, Topology
+    from hmd.linux.topology import Node, NodeMemory, Topology
+
+DESCRIPTION = "Show the memory nodes of this machine with latency, bandwidth and tiers."
 
 EXAMPLES = """\
 examples:
@@ -20,15 +25,12 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd topology``."""
-    parser = subparsers.add_parser(
-        "topology",
-        help="show memory nodes, their latency, bandwidth and tiers",
-        description="Show the memory nodes of this machine with latency, bandwidth and tiers.",
-        epilog=EXAMPLES,
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON: bytes, ns, MB/s")
+SPEEDS = ("read_latency_ns", "write_latency_ns", "read_bandwidth_mbps", "write_bandwidth_mbps")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd topology``."""
+    add_flag(parser, "--json", "print JSON: bytes, ns, MB/s")
     parser.add_argument(
         "--tiers",
         metavar="LISTS",
@@ -40,9 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the topology."""
-    from hmd.cli.output import print_json
-    from hmd.machine.nodes.numa_nodes import read_node_memory, read_topology
-    from hmd.machine.nodes.tiers import tier_warning
+    from hmd.linux.topology import read_node_memory, read_topology, tier_warning
 
     tiers = _tiers(args.tiers)
     try:
@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tiers(text: str | None) -> list[list[int]] | None:
-    from hmd.json_text import parse_json
-    from hmd.yaml_document import shown
+    from hmd.base.untrusted_files import parse_json
+    from hmd.base.yaml_document import shown
 
     if text is None:
         return None
@@ -80,6 +80,7 @@ def _tiers(text: str | None) -> list[list[int]] | None:
 def _document(
     topology: Topology, memory: tuple[NodeMemory, ...], warning: str | None
 ) -> dict[str, Any]:
+    ids = [node.id for node in topology.nodes]
     return {
         "tiers": topology.tiers,
         "tier_source": topology.tier_source,
@@ -91,13 +92,8 @@ def _document(
                 "cpus": node.cpus,
                 "total_bytes": now.total_bytes,
                 "free_bytes": now.free_bytes,
-                "read_latency_ns": node.read_latency_ns,
-                "write_latency_ns": node.write_latency_ns,
-                "read_bandwidth_mbps": node.read_bandwidth_mbps,
-                "write_bandwidth_mbps": node.write_bandwidth_mbps,
-                "distances": dict(
-                    zip((n.id for n in topology.nodes), node.distances, strict=False)
-                ),
+                **{name: getattr(node, name) for name in SPEEDS},
+                "distances": dict(zip(ids, node.distances, strict=False)),
             }
             for node, now in zip(topology.nodes, memory, strict=True)
         ],
@@ -105,9 +101,6 @@ def _document(
 
 
 def _print(topology: Topology, memory: tuple[NodeMemory, ...], warning: str | None) -> None:
-    from hmd.cli.output import format_bytes, print_table
-    from hmd.machine.procfs import format_ids
-
     columns = ("node", "tier", "cpus", "total", "free", "latency r/w", "bandwidth r/w", "distance")
     rows = [
         (

@@ -1,18 +1,20 @@
+# SPDX-License-Identifier: MIT
 """``hmd trace``: summarise, draw, export and import traces."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.errors import Exit
-from hmd.units import MIB, PAGE_BYTES
+from hmd.base.errors import Exit
+from hmd.base.units import MIB, PAGE_BYTES
+from hmd.cli.arguments import add_flag
+from hmd.cli.output import console, print_json, table
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
     from hmd.trace.trace import Trace
-    from hmd.trace.trace_summary import Summary
 
 DESCRIPTION = """\
 Summarise, draw, export and import traces of 'hmd record'. docs/reference/trace-format.md describes
@@ -31,18 +33,12 @@ precedes the damage.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd trace``."""
-    parser = subparsers.add_parser(
-        "trace",
-        help="show, plot, export and import recorded traces",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd trace``."""
     commands = parser.add_subparsers(metavar="ACTION", required=True)
     info = commands.add_parser("info", help="summarise a trace")
     _add_file(info)
-    info.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(info, "--json", "print JSON")
     info.set_defaults(func=_info)
     heatmap = commands.add_parser("heatmap", help="draw samples over time and address")
     _add_file(heatmap)
@@ -60,11 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a trace")
-    parser.add_argument(
-        "--salvage",
-        action="store_true",
-        help="read a damaged or unfinished file up to its damage or end",
-    )
+    add_flag(parser, "--salvage", "read a damaged or unfinished file up to its damage or end")
 
 
 def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
@@ -72,9 +64,7 @@ def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _read(args: argparse.Namespace) -> Trace:
-    import sys
-
-    from hmd.trace.trace_reader import TraceError, read_trace
+    from hmd.trace.reader import TraceError, read_trace
 
     trace = read_trace(args.file, salvage=args.salvage)
     if trace.ending is None and not args.salvage:
@@ -88,8 +78,7 @@ def _read(args: argparse.Namespace) -> Trace:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from hmd.cli.output import console, print_json, table
-    from hmd.trace.trace_summary import summarise
+    from hmd.trace.summary import summarise
 
     summary = summarise(_read(args))
     if args.json:
@@ -97,46 +86,49 @@ def _info(args: argparse.Namespace) -> int:
         return Exit.OK
     screen = console()
     rows: list[tuple[str, Any]] = [
-        ("program", " ".join(summary.command) or ", ".join(summary.processes)),
-        ("recorded", f"{summary.date}, hmd {summary.hmd}, Linux {summary.kernel}"),
-        ("placed", f"whole on the {summary.tier} tier" if summary.tier else "by the kernel"),
+        ("program", " ".join(summary["command"]) or ", ".join(summary["processes"])),
+        ("recorded", f"{summary['date']}, hmd {summary['hmd']}, Linux {summary['kernel']}"),
+        ("placed", f"whole on the {summary['tier']} tier" if summary["tier"] else "by the kernel"),
         ("runtime", _runtime(summary)),
-        ("processes", str(len(summary.processes))),
-        ("sampled", f"{summary.detail}, one in {summary.period}"),
+        ("processes", str(len(summary["processes"]))),
+        ("sampled", f"{summary['detail']}, one in {summary['period']}"),
         ("pairs", _pairs(summary)),
-        ("samples", f"{summary.samples:,} ({summary.stores:,} stores), {summary.pages:,} pages"),
-        ("lost", f"{summary.lost:,} samples, {summary.throttled:,} times throttled"),
+        (
+            "samples",
+            f"{summary['samples']:,} ({summary['stores']:,} stores), {summary['pages']:,} pages",
+        ),
+        ("lost", f"{summary['lost']:,} samples, {summary['throttled']:,} times throttled"),
     ]
-    if summary.mean_weight_ns:
-        rows.append(("latency", f"{summary.mean_weight_ns:.0f} ns in the mean"))
-    counted = summary.instructions
-    described = summary.instructions_detail
+    if summary["mean_latency_ns"]:
+        rows.append(("latency", f"{summary['mean_latency_ns']:.0f} ns in the mean"))
+    counted = summary["instructions"]
+    described = summary["instructions_detail"]
     rows.append(("instructions", described if counted is None else f"{counted:,} {described}"))
-    rows += [(f"tier {rank}", _speed(tier)) for rank, tier in enumerate(summary.tiers)]
+    rows += [(f"tier {rank}", _speed(tier)) for rank, tier in enumerate(summary["tiers"])]
     rows += [
         (f"node {node}", f"{count * PAGE_BYTES / MIB:,.1f} MiB at the end")
-        for node, count in summary.resident_pages.items()
+        for node, count in summary["resident_pages"].items()
     ]
     screen.print(table(["", str(args.file)], rows))
     return Exit.OK
 
 
-def _runtime(summary: Summary) -> str:
+def _runtime(summary: dict[str, Any]) -> str:
     """Return the runtime, with the clock where it is not the machine's own."""
-    described = f"{summary.runtime_s:.3f} s"
-    if summary.clock == "modelled":
-        described += f" of modelled time, {summary.elapsed_s:.3f} s by the guest's clock"
-    return described if summary.ended else f"{described} (broke off)"
+    described = f"{summary['runtime_s']:.3f} s"
+    if summary["clock"] == "modelled":
+        described += f" of modelled time, {summary['elapsed_s']:.3f} s by the guest's clock"
+    return described if summary["ended"] else f"{described} (broke off)"
 
 
-def _pairs(summary: Summary) -> str:
+def _pairs(summary: dict[str, Any]) -> str:
     """Return whether loads had a second counter, and the distance within which two may overlap."""
-    if summary.pair_period is None:
+    if summary["pair_period"] is None:
         return "none: overlapping misses cannot be identified"
-    described = f"loads also by a second counter, one in {summary.pair_period}"
-    if summary.reorder_window is None:
+    described = f"loads also by a second counter, one in {summary['pair_period']}"
+    if summary["reorder_window"] is None:
         return described
-    return f"{described}; the core looks {summary.reorder_window} instructions ahead"
+    return f"{described}; the core looks {summary['reorder_window']} instructions ahead"
 
 
 def _speed(tier: dict[str, Any]) -> str:
@@ -152,17 +144,16 @@ def _speed(tier: dict[str, Any]) -> str:
 
 
 def _heatmap(args: argparse.Namespace) -> int:
-    from hmd.cli.plots.plotting import check_picture
-    from hmd.cli.plots.trace_plot import draw
+    from hmd.cli.plots import check_picture, draw_trace
 
     check_picture(args.output)
-    draw(_read(args), args.output)
+    draw_trace(_read(args), args.output)
     print(f"wrote {args.output}")
     return Exit.OK
 
 
 def _export(args: argparse.Namespace) -> int:
-    from hmd.trace.export import export
+    from hmd.trace.convert import export
 
     export(_read(args), args.output)
     print(f"wrote {args.output}")
@@ -170,8 +161,8 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
-    from hmd.trace.import_isc22 import read_knl
-    from hmd.trace.trace_writer import write_trace
+    from hmd.trace.convert import read_knl
+    from hmd.trace.writer import write_trace
 
     trace = read_knl(args.file)
     write_trace(args.output, trace)

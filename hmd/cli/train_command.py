@@ -1,4 +1,5 @@
-"""``hmd train``: train designs of the learned policy on recorded programs."""
+# SPDX-License-Identifier: MIT
+"""``hmd train``: train the learned policy on recorded programs."""
 
 from __future__ import annotations
 
@@ -6,20 +7,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hmd.base.atomic_file import check_writable, finished_file
+from hmd.base.errors import Exit, UsageError, os_error
+from hmd.cli.arguments import add_flag, add_ray, open_executor
+from hmd.cli.output import format_seconds, format_share, print_table
 from hmd.cli.simulation_options import ProgressLine
-from hmd.cli.work_options import add_ray, open_executor
-from hmd.errors import Exit, UsageError, os_error
-from hmd.finished_file import check_writable, finished_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hmd.cli.main import Subparsers
-    from hmd.decide.plan import Policy
-    from hmd.learn.knob_designs.knob_training import TrainedKnobs
-    from hmd.learn.policy_speeds import SpeedRow
-    from hmd.learn.train_settings import TrainingPlan
-    from hmd.learn.training import Trained
+    from hmd.learn.settings import TrainingPlan
+    from hmd.learn.training import SpeedRow, Trained
 
 DESCRIPTION = """\
 Train the network of the policy "learned" on recorded programs.
@@ -32,13 +28,7 @@ weights, with any number of workers, here or on a Ray cluster.
 
 Recordings under "held_out" are not trained on: they decide when a fit stops. --evaluate compares
 the weights with first touch and with the default policy, and shows those programs apart.
-
---design trains another design, to compare: "knobs" is a network that sets volume, certainty and
-horizon of moves in each tick, by PPO (extra train), "table" a tabular Q-learner. They are trained
-in episodes that vary programs, machine and sampling. The daemon has no policy for them.
 """
-
-PAGES = "pages"
 
 EXAMPLES = """\
 examples:
@@ -47,20 +37,13 @@ examples:
   hmd train --config train.yaml -o learned.npz --resume --workers 2     after Ctrl-C
   hmd train --config train.yaml -o learned.npz --ray head:6379          on a Ray cluster
   hmd train --config train.yaml -o learned.npz --evaluate               compare, no training
-  hmd train --config train.yaml -o knobs.npz --design knobs --picture curve.png
   hmd simulate dict.misses --policy learned --set weights=$PWD/learned.npz
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd train``."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train the learned policy on recorded programs",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        usage="%(prog)s --config FILE -o FILE [options]",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd train``."""
+    parser.usage = "%(prog)s --config FILE -o FILE [options]"
     parser.add_argument(
         "--config",
         type=Path,
@@ -71,12 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="weights, an .npz file"
     )
-    parser.add_argument(
-        "--design",
-        choices=[PAGES, "knobs", "table"],
-        default=PAGES,
-        help=f"what to train: what scores pages, or what sets knobs of a rule ({PAGES})",
-    )
+    parser.add_argument("--design", help=argparse.SUPPRESS)
     parser.add_argument(
         "--workers",
         type=int,
@@ -85,16 +63,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="simulations at a time, each with 50 bytes of memory per miss (1)",
     )
     add_ray(parser)
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="use what an interrupted training left in FILE.training/",
-    )
-    parser.add_argument(
-        "--evaluate",
-        action="store_true",
-        help="do not train: compare the weights of FILE with other policies",
-    )
+    add_flag(parser, "--resume", "use what an interrupted training left in FILE.training/")
+    add_flag(parser, "--evaluate", "do not train: compare the weights of FILE with other policies")
     parser.add_argument(
         "--picture", type=Path, metavar="FILE", help="draw the loss by round and epoch (extra plot)"
     )
@@ -105,14 +75,16 @@ def run(args: argparse.Namespace) -> int:
     """Train and write, or evaluate."""
     if args.workers < 1:
         raise UsageError("--workers must be at least 1")
-    if args.ray is not None and (args.evaluate or args.design != PAGES):
-        raise UsageError(f"--ray is for trainings of the design {PAGES}: leave it out")
+    if args.design not in (None, "pages"):
+        raise UsageError("--design: only the learned policy is trained; leave the option out")
+    if args.ray is not None and args.evaluate:
+        raise UsageError("--ray is for training: leave it out, or --evaluate")
     if args.output.is_dir():
         raise UsageError(f"-o {args.output} is a folder: name a file")
     if args.evaluate and args.picture is not None:
         raise UsageError("--picture shows a training: leave it out, or --evaluate")
-    from hmd.cli.plots.plotting import check_picture
-    from hmd.learn.train_settings import read_plan
+    from hmd.cli.plots import check_picture
+    from hmd.learn.settings import read_plan
 
     check_picture(args.picture, "or leave --picture out")
     plan = read_plan(args.config)
@@ -120,9 +92,6 @@ def run(args: argparse.Namespace) -> int:
         _print_speeds(_speeds(plan, args))
         return Exit.OK
     check_writable(args.output)
-    if args.design != PAGES:
-        _train_knobs(plan, args)
-        return Exit.OK
     trained = _train(plan, args)
     epochs = [epoch for each in trained.rounds for epoch in each]
     print(f"{args.output}: {trained.weights.header.about}")
@@ -153,65 +122,24 @@ def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
     return trained
 
 
-def _train_knobs(plan: TrainingPlan, args: argparse.Namespace) -> None:
-    """Train a design of knobs; write and describe it."""
-    from hmd.learn.knob_designs.knob_design import write_design
-    from hmd.learn.knob_designs.knob_training import KnobTraining
-
-    folder = args.output.with_name(args.output.name + ".training")
-    try:
-        folder.mkdir(exist_ok=True)
-        with ProgressLine() as progress:
-            training = KnobTraining(
-                plan, folder, workers=args.workers, resume=args.resume, say=progress.note
-            )
-            trained = training.run(args.design)
-        write_design(trained.design, args.output)
-    except OSError as error:
-        raise os_error(error, f"cannot write {args.output}: {error.strerror}") from None
-    best = max(trained.curve, key=lambda point: point.speed)
-    print(
-        f"{args.output}: {best.speed:.3f} x first touch on episodes held out after {best.ticks:,}"
-        f" ticks, neutral knobs {trained.neutral_speed:.3f}"
-    )
-    if args.picture is not None:
-        _draw_curve(trained, args.picture)
-
-
 def _speeds(plan: TrainingPlan, args: argparse.Namespace) -> list[SpeedRow]:
     """Return the speeds of what is trained and of what it is compared with."""
-    from hmd.decide import registry
-    from hmd.learn.policy_speeds import FIRST_TOUCH, policy_speeds
-    from hmd.learn.training import make_policy
+    from hmd.learn.training import FIRST_TOUCH, make_policy, policy_speeds
+    from hmd.policy import registry
 
-    label, made = _trained_policy(args)
+    weights = str(args.output.resolve())
+    make_policy("learned", weights=weights)  # a file that cannot be read ends here
     policies = {
         FIRST_TOUCH: lambda: make_policy("none"),
         registry.DEFAULT: lambda: make_policy(registry.DEFAULT),
-        label: made,
+        "learned": lambda: make_policy("learned", weights=weights),
     }
     with ProgressLine() as progress:
         return policy_speeds(plan, policies, progress.say)
 
 
-def _trained_policy(args: argparse.Namespace) -> tuple[str, Callable[[], Policy]]:
-    """Return the name of what the file has, and what makes its policy; reads the file first."""
-    if args.design != PAGES:
-        from hmd.learn.environment.knob_policy import KnobPolicy
-        from hmd.learn.knob_designs.knob_design import read_design
-
-        design = read_design(args.output)
-        return design.kind, lambda: KnobPolicy(design)
-    from hmd.learn.training import make_policy
-
-    path = str(args.output.resolve())
-    make_policy("learned", weights=path)  # before the simulations, not after them
-    return "learned", lambda: make_policy("learned", weights=path)
-
-
 def _print_speeds(rows: list[SpeedRow]) -> None:
-    from hmd.cli.output import format_seconds, format_share, print_table
-    from hmd.learn.policy_speeds import FIRST_TOUCH, mean_speed
+    from hmd.learn.training import FIRST_TOUCH, mean_speed
 
     names = [name for name in rows[0].seconds if name != FIRST_TOUCH]
     columns = [FIRST_TOUCH, *(f"x {name}" for name in names)]
@@ -231,36 +159,19 @@ def _print_speeds(rows: list[SpeedRow]) -> None:
     print_table(["", "fast", *columns], cells, right=["fast", *columns])
 
 
-def _draw_curve(trained: TrainedKnobs, file: Path) -> None:
-    from hmd.cli.plots.plotting import load_pyplot, save_plot
-
-    pyplot = load_pyplot("or leave --picture out")
-    figure, axes = pyplot.subplots(figsize=(8, 4), layout="tight")
-    ticks = [point.ticks for point in trained.curve]
-    axes.plot(ticks, [point.speed for point in trained.curve], marker="o", label="trained")
-    axes.axhline(trained.neutral_speed, color="tab:gray", label="neutral knobs")
-    axes.set_xlabel("ticks of training")
-    axes.set_ylabel("speed relative to first touch, held out")
-    axes.legend()
-    save_plot(figure, file)
-
-
 def _draw(trained: Trained, file: Path) -> None:
-    from hmd.cli.plots.plotting import load_pyplot, save_plot
+    from hmd.cli.plots import picture
 
-    pyplot = load_pyplot("or leave --picture out")
-    figure, axes = pyplot.subplots(figsize=(8, 4), layout="tight")
-    epochs = [epoch for each in trained.rounds for epoch in each]
-    axes.plot([epoch.trained for epoch in epochs], label="rows trained on")
-    axes.plot([epoch.held_out for epoch in epochs], label="rows held out")
-    begin = 0
-    for number, each in enumerate(trained.rounds):
-        axes.axvline(begin - 0.5, color="tab:gray", linewidth=0.5)
-        axes.annotate(
-            f"round {number + 1}", (begin - 0.4, 1.01), xycoords=("data", "axes fraction")
-        )
-        begin += len(each)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("Poisson loss per row")
-    axes.legend()
-    save_plot(figure, file)
+    with picture(file, instead="or leave --picture out", figsize=(8, 4)) as (_, axes):
+        epochs = [epoch for each in trained.rounds for epoch in each]
+        axes.plot([epoch.trained for epoch in epochs], label="rows trained on")
+        axes.plot([epoch.held_out for epoch in epochs], label="rows held out")
+        begin = 0
+        for number, each in enumerate(trained.rounds):
+            axes.axvline(begin - 0.5, color="tab:gray", linewidth=0.5)
+            place = begin - 0.4, 1.01
+            axes.annotate(f"round {number + 1}", place, xycoords=("data", "axes fraction"))
+            begin += len(each)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel("Poisson loss per row")
+        axes.legend()

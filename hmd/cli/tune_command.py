@@ -1,14 +1,21 @@
+# SPDX-License-Identifier: MIT
 """``hmd tune``: search the settings of a policy that make recorded programs fastest."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any
 
-from hmd.cli.arguments import policy_about
+from hmd.base.atomic_file import check_writable, is_written_directly, write_finished
+from hmd.base.errors import Exit, UsageError
+from hmd.base.units import PAGE_BYTES
+from hmd.cli.arguments import add_flag, add_ray, add_repeatable, open_executor, policy_info
+from hmd.cli.main import INTERRUPTED
+from hmd.cli.output import format_seconds, print_json, print_records, print_table
 from hmd.cli.simulation_options import (
     ProgressLine,
     add_daemon,
@@ -19,16 +26,11 @@ from hmd.cli.simulation_options import (
     policy_values,
     simulation_settings,
 )
-from hmd.cli.work_options import add_ray, open_executor
-from hmd.errors import Exit, UsageError
-from hmd.finished_file import check_writable, is_written_directly, write_finished
 
 if TYPE_CHECKING:
-    from hmd.cli.main import Subparsers
-    from hmd.decide.tunables import About
-    from hmd.simulate.search_space import Range
-    from hmd.simulate.simulation_cases import SimulationCase
-    from hmd.simulate.tuning import Tuned, TuningTrial
+    from hmd.policy.settings import PolicyInfo
+    from hmd.simulate.cases import SimulationCase
+    from hmd.simulate.tuning import Range, Tuned, TuningRow, TuningTrial
 
 DESCRIPTION = """\
 Search the settings of a policy that make recorded programs fastest, by simulation.
@@ -63,25 +65,18 @@ extra tune.
 _TRIALS = 60
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Register ``hmd tune``."""
-    parser = subparsers.add_parser(
-        "tune",
-        help="search a policy's best settings on recorded programs",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        usage="%(prog)s TRACE ... [options]",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd tune``."""
+    parser.usage = "%(prog)s TRACE ... [options]"
     parser.add_argument("trace", nargs="+", type=Path, metavar="TRACE", help="recorded misses")
     _add_search(parser.add_argument_group("the search"))
     machine = parser.add_argument_group("the machine")
     add_preset(machine)
-    machine.add_argument(
+    add_repeatable(
+        machine,
         "--fast",
-        action="append",
-        default=[],
-        metavar="SIZE|SHARE",
-        help="fast memory of the machine: a size, as in 64MiB, or a share of each program's pages;"
+        "SIZE|SHARE",
+        "fast memory of the machine: a size, as in 64MiB, or a share of each program's pages;"
         " may be repeated (25%%)",
     )
     daemon = parser.add_argument_group("the daemon, in modelled time")
@@ -95,30 +90,28 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="write the best settings as YAML whenever they improve",
     )
-    output.add_argument("--json", action="store_true", help="print JSON, with all trials")
+    add_flag(output, "--json", "print JSON, with all trials")
     parser.set_defaults(func=run)
 
 
 def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--policy", metavar="NAME", help="policy to tune (the default policy)")
-    group.add_argument(
+    add_repeatable(
+        group,
         "--knob",
-        action="append",
-        default=[],
-        metavar="KEY[=LOW:HIGH]",
-        help="setting to search, from LOW to HIGH; may be repeated (all settings, each in its "
+        "KEY[=LOW:HIGH]",
+        "setting to search, from LOW to HIGH; may be repeated (all settings, each in its "
         "documented range)",
     )
     group.add_argument(
         "--trials", type=int, default=_TRIALS, metavar="N", help=f"settings to try ({_TRIALS})"
     )
-    group.add_argument(
+    add_repeatable(
+        group,
         "--holdout",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="TRACE",
-        help="program to evaluate the result on, not used in the search; may be repeated",
+        "TRACE",
+        "program to evaluate the result on, not used in the search; may be repeated",
+        parse=Path,
     )
     group.add_argument(
         "--seed",
@@ -145,45 +138,39 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, print, write."""
-    from hmd.cli.main import INTERRUPTED
-    from hmd.cli.tables.tune_tables import print_result, result_json
-    from hmd.decide import registry
+    from hmd.policy import registry
 
     if args.trials < 1 or args.workers < 1:
         raise UsageError("--trials and --workers must be at least 1")
-    about = policy_about(args.policy or registry.DEFAULT)
+    about = policy_info(args.policy or registry.DEFAULT)
     given = given_settings(args.set, [about.name])
     ranges = _ranges(about, args, given)
     if args.output is not None:
         check_writable(args.output)
     tuned = _tune(args, about, ranges, given)
     text = _config(args, about, tuned.best, given)
-    if args.json:
-        from hmd.cli.output import print_json
-
-        print_json(result_json(tuned, args) | {"policy": about.name, "config": text})
-    else:
-        print_result(tuned)
     if args.output is not None:
         write_finished(args.output, text)
-        if not args.json:
-            print(f"{args.output}: written; hmd config check {args.output}")
-    elif not args.json:
-        print(text, end="")
+    if args.json:
+        print_json(_document(tuned, args) | {"policy": about.name, "config": text})
+    else:
+        _print(tuned)
+        wrote = f"{args.output}: written; hmd config check {args.output}\n"
+        print(text if args.output is None else wrote, end="")
     return Exit.OK if tuned.finished else INTERRUPTED
 
 
 def _tune(
-    args: argparse.Namespace, about: About, ranges: Sequence[Range], given: dict[str, str]
+    args: argparse.Namespace, about: PolicyInfo, ranges: Sequence[Range], given: dict[str, str]
 ) -> Tuned:
     """Search, with progress on standard error."""
     from hmd.emulate.preset import load
+    from hmd.simulate.cases import CaseRuntimes
     from hmd.simulate.journal import Journal
-    from hmd.simulate.simulation_cases import CaseRuntimes
     from hmd.simulate.tuning import TuningProgress, tune
 
     preset, settings = load(args.preset), simulation_settings(args)
-    kept = policy_values(about.knobs, given)
+    kept = policy_values(about, given)
     with open_executor(args.ray, args.workers) as executor, ProgressLine() as progress:
         cases, held_out = _cases(args)
         stage = "before the search"
@@ -200,7 +187,7 @@ def _tune(
         def better(best: TuningTrial) -> None:
             progress.note(
                 f"trial {best.number}: {best.gain:.3f} x first touch, at worst {best.worst:.3f}"
-                f" ({', '.join(_as_setting(each, best) for each in ranges)})"
+                f" ({', '.join(f'{each.setting.name} {_value(each, best)}' for each in ranges)})"
             )
             if args.output is not None and not is_written_directly(args.output):
                 write_finished(args.output, _config(args, about, best, given))
@@ -226,33 +213,30 @@ def _tune(
             )
 
 
-def _as_setting(one: Range, trial: TuningTrial) -> str:
-    """Return a knob and its value in a trial, as in the configuration."""
-    from hmd.config.policy_sections import written
-
-    return f"{one.knob.key} {written(one.knob, trial.values[one.knob.name])}"
-
-
-def _ranges(about: About, args: argparse.Namespace, given: dict[str, str]) -> tuple[Range, ...]:
-    """Return the ranges to search: those of --knob, or of all knobs that are not set."""
-    from hmd.simulate.search_space import chosen, documented
+def _ranges(
+    policy: PolicyInfo, args: argparse.Namespace, given: dict[str, str]
+) -> tuple[Range, ...]:
+    """Return the ranges to search: those of --knob, or of all settings that are not set."""
+    from hmd.simulate.tuning import chosen, documented
 
     tick_s = simulation_settings(args).tick_s
     if args.knob:
-        ranges = chosen(about, args.knob, tick_s)
+        ranges = chosen(policy, args.knob, tick_s)
         for each in ranges:
-            if each.knob.key in given:
-                raise UsageError(f"{each.knob.key} is both set and searched: --set or --knob")
+            if each.setting.name in given:
+                raise UsageError(f"{each.setting.name} is both set and searched: --set or --knob")
     else:
-        ranges = tuple(each for each in documented(about, tick_s) if each.knob.key not in given)
+        ranges = tuple(
+            each for each in documented(policy, tick_s) if each.setting.name not in given
+        )
     if not ranges:
-        raise UsageError(f"policy {about.name} has nothing to search: name knobs with --knob")
+        raise UsageError(f"policy {policy.name} has nothing to search: name knobs with --knob")
     return ranges
 
 
 def _cases(args: argparse.Namespace) -> tuple[list[SimulationCase], list[SimulationCase]]:
     """Return the cases (program and size) to search, and those held out."""
-    from hmd.simulate.simulation_cases import SimulationCase, read_program
+    from hmd.simulate.cases import SimulationCase, read_program
 
     paths = [*args.trace, *args.holdout]
     if twice := [str(path) for path, count in Counter(paths).items() if count > 1]:
@@ -269,14 +253,14 @@ def _cases(args: argparse.Namespace) -> tuple[list[SimulationCase], list[Simulat
 
 
 def _config(
-    args: argparse.Namespace, about: About, best: TuningTrial, given: dict[str, str]
+    args: argparse.Namespace, about: PolicyInfo, best: TuningTrial, given: dict[str, str]
 ) -> str:
     """Return the settings as YAML, with their origin as comments."""
-    from hmd.config.policy_sections import fragment
-    from hmd.decide.tunables import Unit
+    from hmd.config.decide import fragment
+    from hmd.policy.settings import SECONDS
 
     implied = {"headroom", "headroom_min"} - set(given)
-    knobs = [k for k in about.knobs if k.name in best.values and k.key not in implied]
+    settings = [s for s in about.settings if s.name in best.values and s.name not in implied]
     traces = ", ".join(path.name for path in args.trace)
     fast = ", ".join(args.fast or ["25%"])
     lines = [
@@ -285,9 +269,135 @@ def _config(
         f"# {best.gain:.3f} times as fast as first touch (geometric mean), at worst"
         f" {best.worst:.3f}",
     ]
-    if any(k.unit is Unit.SECONDS and best.values[k.name] is not None for k in knobs):
+    if any(s.unit.name == SECONDS.name and best.values[s.name] is not None for s in settings):
         lines.append(
             f"# Durations are for ticks of {args.tick:g} ms: take longer ones for a longer tick."
         )
-    values = {knob.name: best.values[knob.name] for knob in knobs}
+    values = {each.name: best.values[each.name] for each in settings}
     return "\n".join([*lines, fragment(about.name, values)])
+
+
+_GAINS: Mapping[str, Callable[[TuningRow], float | None]] = {
+    "default": lambda row: row.gain(row.default_s),
+    "tuned": lambda row: row.gain(row.tuned_s),
+    "default, fresh": lambda row: row.gain(row.fresh_s[0]) if row.fresh_s else None,
+    "tuned, fresh": lambda row: row.gain(row.fresh_s[1]) if row.fresh_s else None,
+    "oracle": lambda row: row.gain(row.fixed["oracle"]),
+    "all fast": lambda row: row.gain(row.fixed["all fast"]),
+}
+"""Speeds of a case relative to first touch."""
+
+
+def _print(tuned: Tuned) -> None:
+    """Print settings, cases and a summary."""
+    from hmd.simulate.tuning import WORST
+
+    print_records(
+        tuned.ranges,
+        {
+            "knob": lambda each: each.setting.name,
+            "searched": lambda each: each.span,
+            "default": lambda each: _value(each, tuned.trials[0]),
+            "tuned": lambda each: _value(each, tuned.best),
+        },
+        texts=2,
+    )
+    print()
+    columns = ["fast", "first touch", *_GAINS]
+    rows = _rows(tuned.rows)
+    if tuned.held_out:
+        rows += [["held out", *[""] * len(columns)], *_rows(tuned.held_out)]
+    print_table(("program", *columns), rows, right=columns)
+    print("times as fast as first touch; fresh: with samples that the search did not see")
+    tried = tuned.trials[1:]
+    ended = sum(trial.cost is None for trial in tried)
+    text = f"{len(tried)} trials, of which {ended} ended early; "
+    text += f"trial {tuned.best.number} is the best" if tuned.best.number else "the defaults stay"
+    if tuned.best.worst < WORST:
+        text += f"; none keeps all programs above {WORST} of first touch"
+    if not tuned.finished:
+        text += "; interrupted: nothing was run with fresh samples"
+    print(text)
+
+
+def _value(one: Range, trial: TuningTrial) -> str:
+    """Return a setting's value in a trial, as in the configuration."""
+    return one.setting.format(trial.values[one.setting.name])
+
+
+def _rows(cases: Sequence[TuningRow]) -> list[list[str]]:
+    """Return a line for each case, then geometric means and the worst of each column."""
+
+    def cells(gains: Iterable[float | None]) -> list[str]:
+        return ["-" if gain is None else f"{gain:.3f}" for gain in gains]
+
+    rows = []
+    for row in cases:
+        first = format_seconds(row.fixed["first touch"])
+        gains = cells(gain(row) for gain in _GAINS.values())
+        rows.append([row.case.trace, row.case.fast, first, *gains])
+    means, worst = _over(cases, geometric_mean), _over(cases, min)
+    rows.append(["geometric mean", "", "", *cells(means.values())])
+    rows.append(["worst", "", "", *cells(worst.values())])
+    return rows
+
+
+def _over(
+    cases: Sequence[TuningRow], combine: Callable[[list[float]], float]
+) -> dict[str, float | None]:
+    """Return each column's gains combined into one figure, None without any."""
+    columns = {
+        name: [value for row in cases if (value := gain(row)) is not None]
+        for name, gain in _GAINS.items()
+    }
+    return {name: combine(values) if values else None for name, values in columns.items()}
+
+
+def _document(tuned: Tuned, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the results in seconds and in base units."""
+    return {
+        "preset": args.preset,
+        "seed": args.seed,
+        "finished": tuned.finished,
+        "best": tuned.best.number,
+        "knobs": [
+            {
+                "key": each.setting.name,
+                "low": each.low,
+                "high": each.high,
+                "log": each.log,
+                "default": tuned.trials[0].values[each.setting.name],
+                "tuned": tuned.best.values[each.setting.name],
+            }
+            for each in tuned.ranges
+        ],
+        "cases": [_case_document(row) for row in tuned.rows],
+        "held_out": [_case_document(row) for row in tuned.held_out],
+        "geomean_x_first_touch": _over(tuned.rows, geometric_mean),
+        "held_out_geomean_x_first_touch": _over(tuned.held_out, geometric_mean),
+        "trials": [
+            {
+                "number": trial.number,
+                "values": {r.setting.name: trial.values[r.setting.name] for r in tuned.ranges},
+                "given_up_after_cases": len(trial.logs) if trial.cost is None else None,
+                "cost": trial.cost,
+                "x_first_touch": trial.gain,
+                "worst_x_first_touch": trial.worst,
+            }
+            for trial in tuned.trials
+        ],
+    }
+
+
+def _case_document(row: TuningRow) -> dict[str, Any]:
+    before, after = row.fresh_s or (None, None)
+    return {
+        "trace": row.case.trace,
+        "fast": row.case.fast,
+        "fast_bytes": row.case.fast_pages * PAGE_BYTES,
+        "baselines_s": row.fixed,
+        "default_s": row.default_s,
+        "tuned_s": row.tuned_s,
+        "fresh_default_s": before,
+        "fresh_tuned_s": after,
+    }

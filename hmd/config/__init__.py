@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The configuration: YAML to frozen settings, every mistake with file and line.
 
 Takes a file (and its drop-ins); gives ``Config``. Costs milliseconds, at start and on reload.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The JSON Schema of the configuration file, for editors that complete and check YAML.
 
 Takes pydantic's schema of ``Config``, which describes validated values, and corrects it to describe
@@ -10,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from hmd.base.config_section import ConfigSection
 from hmd.config.schema import Config, TargetSection
-from hmd.config.section import ConfigSection
-from hmd.config.setting_effects import effects
 
 
 def json_schema() -> dict[str, Any]:
@@ -24,12 +24,9 @@ def json_schema() -> dict[str, Any]:
         name = type(section).__name__
         properties = (schema if name == "Config" else schema["$defs"][name])["properties"]
         written = section.model_dump(mode="json")
-        described = effects(type(section))
         for key, entry in properties.items():
-            if key in described:
-                entry["description"] = described[key]
             if "default" in entry:
-                entry["default"] = written[key]
+                entry["default"] = written.get(key)
             if isinstance(getattr(section, key), ConfigSection) or key == "targets":
                 properties[key] = _or_null(entry)
     return schema

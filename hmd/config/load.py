@@ -1,29 +1,97 @@
-"""Loading of a configuration file and its drop-ins; every mistake is reported with its line."""
+# SPDX-License-Identifier: MIT
+"""Loading of a configuration file and its drop-ins; every mistake is reported with its line.
+
+Settings that are valid alone and contradict each other: names twice, shares above 100 %.
+
+Takes a validated ``Config``; lists each contradiction with the key path of the setting to change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from hmd.config.contradictions import contradictions
-from hmd.config.schema import Config
-from hmd.errors import ConfigError
-from hmd.quantities import format_like
-from hmd.yaml_document import (
+from hmd.base.config_section import UNITS_REQUIRED, describe_error
+from hmd.base.errors import ConfigError
+from hmd.base.quantities import Amount, format_amount, format_duration, format_share
+from hmd.base.yaml_document import (
     KeyPath,
     Mapping,
     locate,
     merge,
     parse_document,
     read_document,
-    shown,
     values,
     written,
 )
+from hmd.config.schema import Config
+
+Contradiction = tuple[KeyPath, str]
+
+
+def contradictions(config: Config) -> list[Contradiction]:
+    """Return every contradiction, in the order of the file's sections."""
+    return [*_ticks(config), *_tiers(config), *_names(config), *_limits(config), *_shares(config)]
+
+
+def _ticks(config: Config) -> Iterator[Contradiction]:
+    default = Config.model_fields["tick_most"].default
+    if config.tick_most < config.tick and config.tick_most != default:
+        least, most = format_duration(config.tick), format_duration(config.tick_most)
+        yield ("tick_most",), f"{most} is below the tick of {least}"
+
+
+def _tiers(config: Config) -> Iterator[Contradiction]:
+    seen: set[int] = set()
+    for tier, members in enumerate(config.machine.tiers or ()):
+        if not members:
+            yield ("machine", "tiers", tier), "an empty tier; name its nodes, or remove it"
+        for index, node in enumerate(members):
+            if node in seen:
+                yield ("machine", "tiers", tier, index), f"node {node} is named twice"
+            seen.add(node)
+
+
+def _names(config: Config) -> Iterator[Contradiction]:
+    first: dict[str, int] = {}
+    for index, target in enumerate(config.targets):
+        if target.name in first:
+            text = f"{target.name!r} is already the name of targets[{first[target.name]}]"
+            yield ("targets", index, "name"), text
+        first.setdefault(target.name, index)
+
+
+def _limits(config: Config) -> Iterator[Contradiction]:
+    for index, target in enumerate(config.targets):
+        if exceeds(target.fast_min, target.fast_max):
+            least, most = format_amount(target.fast_min), format_amount(target.fast_max)
+            yield ("targets", index, "fast_min"), f"{least} is above the fast_max of {most}"
+
+
+def exceeds(least: Amount, most: Amount) -> bool:
+    """Return True where ``least`` exceeds ``most``; a size and a share cannot be compared here."""
+    if least.share is not None and most.share is not None:
+        return least.share > most.share
+    return least.size is not None and most.size is not None and least.size > most.size
+
+
+def _shares(config: Config) -> Iterator[Contradiction]:
+    total = 0.0
+    for index, target in enumerate(config.targets):
+        share = target.fast_min.share or 0.0
+        if share and round(total + share, 9) > 1.0:
+            yield (
+                ("targets", index, "fast_min"),
+                f"with those above, the targets' fast_min is {format_share(total + share)} of the"
+                " fastest tier; 100% at most",
+            )
+            return
+        total += share
+
 
 SYSTEM_FILE = Path("/etc/hmd/hmd.yaml")
 RUNTIME_DROP_INS = Path("/run/hmd.d")
@@ -68,7 +136,7 @@ def loads(text: str, file: str = "<text>") -> Config:
 def validate(document: Mapping) -> Config:
     """Return the settings of a parsed document; raises as ``load`` does."""
     try:
-        config = Config.model_validate(values(document))
+        config = Config.model_validate(values(document), context=UNITS_REQUIRED)
     except ValidationError as error:
         lines = _lines(document, error.errors(include_url=False))
         raise ConfigError("\n".join(lines)) from None
@@ -108,35 +176,11 @@ def dotted(path: KeyPath) -> str:
 
 
 def _problem(error: Any) -> str:
-    kind, given = error["type"], shown(error["input"])
-    context = error.get("ctx", {})
-    if kind == "extra_forbidden":
+    if error["type"] == "extra_forbidden":
         return f"unknown setting{_did_you_mean(error['loc'])}"
-    if kind == "missing":
+    if error["type"] == "missing":
         return "must be set"
-    if kind == "literal_error":
-        return f"expected {context['expected']}, not {given}"
-    if kind == "value_error":
-        problem = str(context["error"])
-        return problem if isinstance(error["input"], dict) else f"{problem}, not {given}"
-    limits = ("gt", "ge", "lt", "le")
-    limit = next((format_like(context[k], error["input"]) for k in limits if k in context), "")
-    expected = {
-        "bool_type": "true or false",
-        "int_type": "a whole number",
-        "float_type": "a number",
-        "string_type": "text (quote it)",
-        "tuple_type": "a list",
-        "model_type": "settings, as in 'key: value'",
-        "model_attributes_type": "settings, as in 'key: value'",
-        "greater_than": f"more than {limit}",
-        "greater_than_equal": f"at least {limit}",
-        "less_than": f"less than {limit}",
-        "less_than_equal": f"at most {limit}",
-        "string_too_short": "some text",
-        "string_pattern_mismatch": "letters, digits, '.', '_' and '-', 63 at most",
-    }.get(kind)
-    return f"expected {expected}, not {given}" if expected else str(error["msg"])
+    return describe_error(error)
 
 
 def _did_you_mean(path: KeyPath) -> str:

@@ -1,8 +1,9 @@
+# SPDX-License-Identifier: MIT
 """Every setting of hmd: name, type, default, limits and effect.
 
 Attribute names are the keys of the file. After loading, sizes are bytes, durations seconds, and
 shares fractions of 1. Settings of policies are documented with the policies
-(:mod:`hmd.config.policy_sections`).
+(:mod:`hmd.policy.settings`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from hmd.config.policy_sections import DecideSection
-from hmd.config.section import ConfigSection
-from hmd.machine.linear_pattern import LinearPattern
-from hmd.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
-from hmd.sample.capabilities import SamplerChoice
+from hmd.base.config_section import ConfigSection
+from hmd.base.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
+from hmd.config.decide import DecideSection
+from hmd.linux.targets import SafeRegex
+from hmd.sample.sampler import SamplerChoice, describe_samplers
 
 DEFAULT_SOCKET = "/run/hmd/hmd.sock"
 DEFAULT_METRICS = "127.0.0.1:9742"
@@ -33,7 +34,7 @@ def _user(value: object) -> object:
 def _pattern(value: object) -> object:
     if isinstance(value, str):
         try:
-            LinearPattern(value)
+            SafeRegex(value)
         except ValueError as error:
             raise ValueError(f"not a regular expression: {error}") from None
     return value
@@ -71,56 +72,76 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 class MachineSection(ConfigSection):
     """Corrections of what the kernel reports about the machine."""
 
-    tiers: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = None
-    """Node ids of each memory tier, fastest first, as in [[0], [1]]. Unset: as the kernel ranks
-    them (memory tiers, HMAT, distances)."""
+    tiers: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = Field(
+        default=None,
+        description="Node ids of each memory tier, fastest first, as in [[0], [1]]. Unset: as the"
+        " kernel ranks them (memory tiers, HMAT, distances).",
+    )
 
 
 class TargetSection(ConfigSection):
     """Processes whose pages hmd may move: those that match every selector of the target."""
 
-    name: Name
-    """Name of the target, in metrics and tables."""
+    name: Name = Field(description="Name of the target, in metrics and tables.")
     pid: Annotated[
         tuple[Pid, ...], BeforeValidator(_one_or_many, json_schema_input_type=Pid | tuple[Pid, ...])
-    ] = ()
-    """One process id, or a list."""
-    exe: Text | None = None
-    """Shell pattern for the file name of the executable, as in redis-server or python3*; with a /
-    for its whole path, as in /opt/app/*."""
-    cmdline: Pattern | None = None
-    """Regular expression (syntax of RE2, no look-around or backreferences) that is searched for in
-    the first 16 KiB of the command line."""
-    user: Annotated[str | None, BeforeValidator(_user, json_schema_input_type=str | int | None)] = (
-        None
+    ] = Field(default=(), description="One process id, or a list.")
+    exe: Text | None = Field(
+        default=None,
+        description="Shell pattern for the file name of the executable, as in redis-server or"
+        " python3*; with a / for its whole path, as in /opt/app/*.",
     )
-    """Name or number of the user that runs the process. An unknown name is looked up again
-    every 30 seconds."""
-    cgroup: Text | None = None
-    """A cgroup, as in /system.slice, including the groups below it."""
-    unit: Text | None = None
-    """A systemd unit, as in postgresql.service."""
-    min_rss: Size = 0
-    """Ignore a process until its resident memory reaches this size, and again below half of it."""
-    follow_children: bool = True
-    """Include the children of matching processes."""
-    fast_min: SizeOrShare = Amount(size=0)
-    """Memory of the fastest tier that is reserved for this target: its sampled pages, up to this
-    size, are promoted and stay there, whatever the heat of other targets."""
-    fast_max: SizeOrShare = Amount(share=1.0)
-    """Most memory of the fastest tier that this target may use. A page that several processes map
-    counts for one of them: the process in which hmd finds it first."""
-    priority: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
-    """Factor by which its accesses count when pages of targets compete."""
-    store_weight: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Weight of a store of this target, in loads: above 1 if it is bound by writes to memory that
-    writes slowly, below 1 if it mostly reads. Unset: as in heat."""
+    cmdline: Pattern | None = Field(
+        default=None,
+        description="Regular expression (syntax of RE2, no look-around or backreferences) that is"
+        " searched for in the first 16 KiB of the command line.",
+    )
+    user: Annotated[str | None, BeforeValidator(_user, json_schema_input_type=str | int | None)] = (
+        Field(
+            default=None,
+            description="Name or number of the user that runs the process. An unknown name is"
+            " looked up again every 30 seconds.",
+        )
+    )
+    cgroup: Text | None = Field(
+        default=None, description="A cgroup, as in /system.slice, including the groups below it."
+    )
+    unit: Text | None = Field(default=None, description="A systemd unit, as in postgresql.service.")
+    min_rss: Size = Field(
+        default=0,
+        description="Ignore a process until its resident memory reaches this size, and again"
+        " below half of it.",
+    )
+    follow_children: bool = Field(
+        default=True, description="Include the children of matching processes."
+    )
+    fast_min: SizeOrShare = Field(
+        default=Amount(size=0),
+        description="Memory of the fastest tier that is reserved for this target: its sampled"
+        " pages, up to this size, are promoted and stay there, whatever the heat of other"
+        " targets.",
+    )
+    fast_max: SizeOrShare = Field(
+        default=Amount(share=1.0),
+        description="Most memory of the fastest tier that this target may use. A page that"
+        " several processes map counts for one of them: the process in which hmd finds it first.",
+    )
+    priority: Annotated[float, Field(ge=0.001, le=1000)] = Field(
+        default=1.0, description="Factor by which its accesses count when pages of targets compete."
+    )
+    store_weight: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        default=None,
+        description="Weight of a store of this target, in loads: above 1 if it is bound by writes"
+        " to memory that writes slowly, below 1 if it mostly reads. Unset: as in heat.",
+    )
     keep: Annotated[
         tuple[Pattern, ...],
         BeforeValidator(_one_or_many, json_schema_input_type=Pattern | tuple[Pattern, ...]),
-    ] = ()
-    """Mappings whose pages are not moved: one or more regular expressions that are searched for in
-    their paths, as in '\\[stack\\]' or '/dev/shm/'."""
+    ] = Field(
+        default=(),
+        description="Mappings whose pages are not moved: one or more regular expressions that are"
+        " searched for in their paths, as in '\\[stack\\]' or '/dev/shm/'.",
+    )
 
     @model_validator(mode="after")
     def _selects_something(self) -> Self:
@@ -132,74 +153,113 @@ class TargetSection(ConfigSection):
 class SampleSection(ConfigSection):
     """Source and rate of access samples."""
 
-    sampler: SamplerChoice = "auto"
-    """auto takes the first that works: pmu (PEBS, IBS), emulated (the emulated machine's PMU),
-    damon (regions of the kernel's DAMON), idle (idle page tracking), faults (page faults: coarse,
-    but works anywhere). auto never takes softdirty (pages written): it clears soft-dirty bits, so
-    checkpointing tools such as CRIU would miss changes."""
-    period: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    """Accesses per sample; for damon, milliseconds between two cycles; for idle and softdirty, the
-    divisor of the most pages that a tick scans. Unset: adjusted to cpu_quota and overhead."""
-    cpu_quota: Annotated[Share, Field(gt=0)] = 0.01
-    """Share of one CPU that hmd may use for all its work, including DAMON's kernel thread, but not
-    for answers to clients. Where that is not enough, the period increases, plans, sweeps and scans
-    become rarer, and ticks longer. Half of it is for samples, whatever the other work takes."""
-    overhead: Annotated[Share, Field(gt=0)] = 0.01
-    """Share of any CPU that records of samples may take of the programs on it (pmu, emulated: some
-    0.25 µs per record, IBS 4 µs). Where they would take more, the period increases."""
-    loads: Literal["latency", "miss"] = "latency"
-    """Loads that a PMU samples: those slower than ldlat, or misses of the last-level cache."""
-    ldlat: Annotated[int, Field(ge=1, le=65535)] = 30
-    """Least latency, in core cycles, of the loads that are sampled with loads: latency (Intel)."""
-    stores: bool = True
-    """Also sample stores."""
+    sampler: SamplerChoice = Field(
+        default="auto",
+        description=describe_samplers(),
+    )
+    period: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
+        default=None,
+        description="Accesses per sample; for damon, milliseconds between two cycles; for idle"
+        " and softdirty, the divisor of the most pages that a tick scans. Unset: adjusted to"
+        " cpu_quota and overhead.",
+    )
+    cpu_quota: Annotated[Share, Field(gt=0)] = Field(
+        default=0.01,
+        description="Share of one CPU that hmd may use for all its work, including DAMON's kernel"
+        " thread, but not for answers to clients. Where that is not enough, the period increases,"
+        " plans, sweeps and scans become rarer, and ticks longer. Half of it is for samples,"
+        " whatever the other work takes.",
+    )
+    overhead: Annotated[Share, Field(gt=0)] = Field(
+        default=0.01,
+        description="Share of any CPU that records of samples may take of the programs on it"
+        " (pmu, emulated: some 0.25 µs per record, IBS 4 µs). Where they would take more, the"
+        " period increases.",
+    )
+    loads: Literal["latency", "miss"] = Field(
+        default="latency",
+        description="Loads that a PMU samples: those slower than ldlat, or misses of the"
+        " last-level cache.",
+    )
+    ldlat: Annotated[int, Field(ge=1, le=65535)] = Field(
+        default=30,
+        description="Least latency, in core cycles, of the loads that are sampled with loads:"
+        " latency (Intel).",
+    )
+    stores: bool = Field(default=True, description="Also sample stores.")
 
 
 class HeatSection(ConfigSection):
     """Conversion of samples into heat."""
 
-    cooling: Annotated[int, Field(ge=1000)] | None = None
-    """Samples of a process after which its heat is halved. Unset: 16 per page of the process."""
-    store_weight: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """Weight of a store, in loads: above 1 where slow memory writes slowly (Optane)."""
-    detail: Annotated[Size, Field(ge=1 << 20, le=1 << 36)] = 12 << 20
-    """Memory for pages that are counted one by one, 6 KiB per 2 MiB of them; other memory is
-    counted in chunks of 2 MiB. More finds hot pages among cold ones in more memory, for as much
-    more CPU time per tick."""
+    cooling: Annotated[int, Field(ge=1000)] | None = Field(
+        default=None,
+        description="Samples of a process after which its heat is halved. Unset: 16 per page of"
+        " the process.",
+    )
+    store_weight: Annotated[float, Field(gt=0, le=100)] = Field(
+        default=1.0,
+        description="Weight of a store, in loads: above 1 where slow memory writes slowly"
+        " (Optane).",
+    )
+    detail: Annotated[Size, Field(ge=1 << 20, le=1 << 36)] = Field(
+        default=12 << 20,
+        description="Memory for pages that are counted one by one, 6 KiB per 2 MiB of them; other"
+        " memory is counted in chunks of 2 MiB. More finds hot pages among cold ones in more"
+        " memory, for as much more CPU time per tick.",
+    )
 
 
 class MigrateSection(ConfigSection):
     """Limits and modes of page migration."""
 
-    rate: Rate = 1024 * 2**20
-    """Most bytes per second that may move, for all processes together."""
-    batch: Annotated[Duration, Field(gt=0, le=1)] = 0.02
-    """Longest time that one move_pages call may take; batch sizes adapt to it."""
-    page_cache: Share = 1.0
-    """Share of a node's reclaimable page cache (clean, mapped by no process, inactive) that moves
-    to the node may replace. 0%: moves use free memory only."""
-    cache_headroom: Share = 0.0
-    """Share of each faster node to keep free for programs' allocations: where less is free, page
-    cache that was not read for cache_age moves to the next slower node (needs DAMON with
-    migrate_cold, Linux 6.11). 0%: page cache leaves only for pages that hmd promotes."""
-    cache_age: Annotated[Duration, Field(ge=0.1, le=3600)] = 60.0
-    """Time without a read after which page cache counts as unused."""
-    move_all: bool = False
-    """Also move pages that several processes map (needs CAP_SYS_NICE)."""
-    dry_run: bool = False
-    """Sample, plan and report, but move nothing."""
+    rate: Rate = Field(
+        default=1024 * 2**20,
+        description="Most bytes per second that may move, for all processes together.",
+    )
+    batch: Annotated[Duration, Field(gt=0, le=1)] = Field(
+        default=0.02,
+        description="Longest time that one move_pages call may take; batch sizes adapt to it.",
+    )
+    page_cache: Share = Field(
+        default=1.0,
+        description="Share of a node's reclaimable page cache (clean, mapped by no process,"
+        " inactive) that moves to the node may replace. 0%: moves use free memory only.",
+    )
+    cache_headroom: Share = Field(
+        default=0.0,
+        description="Share of each faster node to keep free for programs' allocations: where less"
+        " is free, page cache that was not read for cache_age moves to the next slower node"
+        " (needs DAMON with migrate_cold, Linux 6.11). 0%: page cache leaves only for pages that"
+        " hmd promotes.",
+    )
+    cache_age: Annotated[Duration, Field(ge=0.1, le=3600)] = Field(
+        default=60.0, description="Time without a read after which page cache counts as unused."
+    )
+    move_all: bool = Field(
+        default=False,
+        description="Also move pages that several processes map (needs CAP_SYS_NICE).",
+    )
+    dry_run: bool = Field(default=False, description="Sample, plan and report, but move nothing.")
 
 
 class ObserveSection(ConfigSection):
     """Interfaces that report what hmd does."""
 
-    metrics: Annotated[str, BeforeValidator(_address)] = DEFAULT_METRICS
-    """ADDRESS:PORT of the Prometheus metrics, or off. There is no authentication."""
-    metrics_names: tuple[Name, ...] = ()
-    """Names by which scrapers address the metrics, in addition to addresses, localhost and the
-    host name; requests for other names are refused, against DNS rebinding."""
-    socket: AbsolutePath = Path(DEFAULT_SOCKET)
-    """Path of the status socket that hmd status and hmd top connect to."""
+    metrics: Annotated[str, BeforeValidator(_address)] = Field(
+        default=DEFAULT_METRICS,
+        description="ADDRESS:PORT of the Prometheus metrics, or off. There is no authentication.",
+    )
+    metrics_names: tuple[Name, ...] = Field(
+        default=(),
+        description="Names by which scrapers address the metrics, in addition to addresses,"
+        " localhost and the host name; requests for other names are refused, against DNS"
+        " rebinding.",
+    )
+    socket: AbsolutePath = Field(
+        default=Path(DEFAULT_SOCKET),
+        description="Path of the status socket that hmd status and hmd top connect to.",
+    )
 
 
 def _empty_list(value: object) -> object:
@@ -209,20 +269,27 @@ def _empty_list(value: object) -> object:
 class Config(ConfigSection):
     """The whole configuration."""
 
-    tick: Annotated[Duration, Field(ge=0.01, le=3600)] = 1.0
-    """Time between two decisions."""
-    tick_most: Annotated[Duration, Field(ge=0.01, le=3600)] = 10.0
-    """Longest tick: ticks lengthen where hmd would otherwise use more than sample.cpu_quota, and
-    shorten again. The default has no effect where tick is longer; a shorter one is refused."""
-    tick_least: Annotated[Duration, Field(ge=0.01, le=3600)] | None = None
-    """Length of the tick after one in which a hot set moved: the faster tiers served fewer of the
-    accesses than before, or moves replaced more than a sixteenth of what targets have there. No
-    effect while CPU time is owed to sample.cpu_quota. Unset: as tick."""
-    rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
-    """Time between two scans for processes that match the targets."""
+    tick: Annotated[Duration, Field(ge=0.01, le=3600)] = Field(
+        default=1.0, description="Time between two decisions."
+    )
+    tick_most: Annotated[Duration, Field(ge=0.01, le=3600)] = Field(
+        default=10.0,
+        description="Longest tick: ticks lengthen where hmd would otherwise use more than"
+        " sample.cpu_quota, and shorten again. The default has no effect where tick is longer; a"
+        " shorter one is refused.",
+    )
+    tick_least: Annotated[Duration, Field(ge=0.01, le=3600)] | None = Field(
+        default=None,
+        description="Length of ticks after one whose samples show that a hot set has moved, until"
+        " few pages move. No effect while CPU time is owed to sample.cpu_quota. Unset: as tick.",
+    )
+    rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = Field(
+        default=5.0, description="Time between two scans for processes that match the targets."
+    )
     machine: MachineSection = MachineSection()
-    targets: Annotated[tuple[TargetSection, ...], BeforeValidator(_empty_list)] = ()
-    """Processes whose pages hmd may move. Without targets hmd idles."""
+    targets: Annotated[tuple[TargetSection, ...], BeforeValidator(_empty_list)] = Field(
+        default=(), description="Processes whose pages hmd may move. Without targets hmd idles."
+    )
     sample: SampleSection = SampleSection()
     heat: HeatSection = HeatSection()
     decide: DecideSection = DecideSection()

@@ -1,15 +1,17 @@
+# SPDX-License-Identifier: MIT
 """The client of the status socket: queries and admin requests."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from hmd.errors import (
+from hmd.base.errors import (
     ConfigError,
     HmdError,
     MissingError,
@@ -19,8 +21,9 @@ from hmd.errors import (
     UsageError,
 )
 
-MAX_ANSWER_BYTES = 64 * 2**20
-ADMIN_TIMEOUT_S = 90.0
+MAX_ANSWER_BYTES: Final = 64 * 2**20
+QUERY_TIMEOUT_S: Final = 5.0
+ADMIN_TIMEOUT_S: Final = 90.0
 """Admin requests are answered after the tick in progress, or withdrawn after a minute."""
 
 _ERRORS = {
@@ -34,16 +37,14 @@ def ask(
     command: str,
     arguments: Mapping[str, Any] | None = None,
     *,
-    timeout_s: float = 5.0,
-    most_bytes: int = MAX_ANSWER_BYTES,
+    timeout_s: float = QUERY_TIMEOUT_S,
 ) -> dict[str, Any]:
     """Return the daemon's answer to a query.
 
     Raises ``UnreachableError`` where no answer comes within ``timeout_s``, ``NotPermittedError``
     where the caller may not connect.
     """
-    request = {**(arguments or {}), "command": command}
-    document = _answer(path, request, timeout_s, most_bytes)
+    document = _parse(path, ask_bytes(path, command, arguments, timeout_s=timeout_s))
     if "error" in document:
         raise UnreachableError(f"the daemon on {path} refuses {command!r}: is it another version?")
     return document
@@ -61,23 +62,29 @@ def send_admin_request(
     ``TargetError`` for a process or node that does not exist, ``UsageError`` for arguments that do
     not go together. ``UnreachableError`` where no answer comes within ``timeout_s``.
     """
-    request = {**(arguments or {}), "command": command}
-    document = _answer(path, request, timeout_s, MAX_ANSWER_BYTES)
+    document = _parse(path, ask_bytes(path, command, arguments, timeout_s=timeout_s))
     if "error" in document:
         raise _ERRORS.get(document.get("code", 1), HmdError)(str(document["error"]))
     return document
 
 
-def _answer(
-    path: Path, request: Mapping[str, Any], timeout_s: float, most_bytes: int
-) -> dict[str, Any]:
+def ask_bytes(
+    path: Path,
+    command: str,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    timeout_s: float = QUERY_TIMEOUT_S,
+    max_bytes: int = MAX_ANSWER_BYTES,
+) -> bytes:
+    """Return what is sent in answer to a request, whatever it is; raises as :func:`ask` does."""
+    request = {**(arguments or {}), "command": command}
+    deadline_s = time.monotonic() + timeout_s
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
-            deadline_s = time.monotonic() + timeout_s
             s.settimeout(timeout_s)
             _connect(s, path, deadline_s)
             s.sendall(json.dumps(request).encode() + b"\n")
-            answer = _line(s, deadline_s, most_bytes)
+            return _receive(s, deadline_s, max_bytes)
     except (FileNotFoundError, ConnectionRefusedError):
         raise UnreachableError(
             f"no daemon answers on {path}: start one (hmd run --config FILE, or systemctl start "
@@ -91,10 +98,12 @@ def _answer(
         raise UnreachableError(
             f"the daemon on {path} does not answer: {error.strerror or error}"
         ) from None
-    try:
+
+
+def _parse(path: Path, answer: bytes) -> dict[str, Any]:
+    document = None
+    with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(answer)
-    except (ValueError, RecursionError):
-        raise UnreachableError(f"{path} answers, but not in hmd's protocol") from None
     if not isinstance(document, dict):
         raise UnreachableError(f"{path} answers, but not in hmd's protocol")
     return document
@@ -111,14 +120,14 @@ def _connect(s: socket.socket, path: Path, deadline_s: float) -> None:
             time.sleep(0.01)
 
 
-def _line(s: socket.socket, deadline_s: float, most_bytes: int) -> bytes:
+def _receive(s: socket.socket, deadline_s: float, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while part := s.recv(1 << 16):
         parts.append(part)
         size += len(part)
-        if size > most_bytes:
-            raise OSError(f"the answer exceeds {most_bytes} bytes")
+        if size > max_bytes:
+            raise OSError(f"the answer exceeds {max_bytes} bytes")
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")

@@ -1,34 +1,63 @@
+# SPDX-License-Identifier: MIT
 """The daemon's endpoints: status socket and metrics, opened again where they change."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
 from pathlib import Path
 
+from hmd.base.errors import HmdError, os_error
 from hmd.config import Config
 from hmd.control.status_socket import AdminHandlers, Queries, StatusSocket
-from hmd.daemon.instance_lock import InstanceLock
-from hmd.observe.health import TickHealth
-from hmd.observe.metrics import MetricsServer
-from hmd.observe.snapshot import Snapshot
+from hmd.metrics.exporter import MetricsServer
+from hmd.metrics.status import Status, TickHealth
 
 
-class _Status:
-    """A status socket with its instance lock."""
+class InstanceLock:
+    """A lock file next to the status socket: one daemon per socket.
 
-    def __init__(self, path: Path, queries: Queries, handlers: AdminHandlers) -> None:
-        self._lock = InstanceLock(path)
+    Held until ``release``. The kernel releases flock(2) however the process ends, so that after a
+    kill -9 the next start finds the lock free, and may remove the socket that was left behind.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        """Take the lock, creating the folder of the socket (but not its parents) if need be.
+
+        Raises ``HmdError`` where another daemon holds it or the folder cannot be used.
+        """
+        if not socket.name:
+            raise HmdError(f"{socket} is a folder: set observe.socket to the path of a file")
+        path = socket.with_name(socket.name + ".lock")
         try:
-            self._socket = StatusSocket(path, queries, handlers)
-        except BaseException:
-            self._lock.release()
-            raise
-        self.path = path
+            socket.parent.mkdir(mode=0o755, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise os_error(
+                error,
+                f"cannot use {socket.parent} for the status socket: {error.strerror}; "
+                "run as root, or set observe.socket to a path of yours",
+                HmdError,
+            ) from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._fd)
+            raise HmdError(
+                f"another hmd{f' (pid {holder})' if holder else ''} already serves {socket}: "
+                "stop it, or set observe.socket to another path"
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
-    def close(self) -> None:
-        self._socket.close()
-        self._lock.release()
+    def release(self) -> None:
+        """Release the lock; the file stays, since to remove it would race with the next holder."""
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+        self._fd = -1
 
 
 class Endpoints:
@@ -38,13 +67,14 @@ class Endpoints:
         self,
         queries: Queries,
         handlers: AdminHandlers,
-        snapshot: Callable[[], Snapshot],
+        snapshot: Callable[[], Status],
         health: Callable[[], TickHealth],
     ) -> None:
         """Serve queries and admin handlers on the socket, snapshot and health over HTTP."""
         self._queries, self._handlers = queries, handlers
         self._snapshot, self._health = snapshot, health
-        self._status: _Status | None = None
+        self._status: StatusSocket | None = None
+        self._lock: InstanceLock | None = None
         self._metrics: MetricsServer | None = None
 
     def open(self, config: Config) -> None:
@@ -52,11 +82,12 @@ class Endpoints:
 
         Raises ``HmdError``; the open endpoints then stay as they were.
         """
-        observe = config.observe
-        status, metrics = self._status, self._metrics
-        with ExitStack() as undo:
+        observe, status, lock, metrics = config.observe, self._status, self._lock, self._metrics
+        with contextlib.ExitStack() as undo:
             if status is None or status.path != observe.socket:
-                status = _Status(observe.socket, self._queries, self._handlers)
+                lock = InstanceLock(observe.socket)
+                undo.callback(lock.release)
+                status = StatusSocket(observe.socket, self._queries, self._handlers)
                 undo.callback(status.close)
             if observe.metrics == "off":
                 metrics = None
@@ -65,11 +96,11 @@ class Endpoints:
             if metrics is not None:
                 metrics.names = observe.metrics_names
             undo.pop_all()
-        if self._status is not status and self._status is not None:
-            self._status.close()
-        if self._metrics is not metrics and self._metrics is not None:
+        if status is not self._status:
+            self._close_status()
+        if metrics is not self._metrics and self._metrics is not None:
             self._metrics.close()
-        self._status, self._metrics = status, metrics
+        self._status, self._lock, self._metrics = status, lock, metrics
 
     def _serve_metrics(self, address: str, names: Collection[str]) -> MetricsServer:
         """Return a server on another address than that of the open one; raises ``HmdError``.
@@ -78,7 +109,7 @@ class Endpoints:
         again where the other one fails.
         """
         old = self._metrics
-        if old is None or _port(old.address) != _port(address):
+        if old is None or old.address.rpartition(":")[2] != address.rpartition(":")[2]:
             return MetricsServer(address, self._snapshot, self._health, names)
         old.close()
         self._metrics = None
@@ -88,14 +119,14 @@ class Endpoints:
             self._metrics = MetricsServer(old.address, self._snapshot, self._health, old.names)
             raise
 
+    def _close_status(self) -> None:
+        if self._status is not None and self._lock is not None:
+            self._status.close()
+            self._lock.release()
+
     def close(self) -> None:
         """Close all."""
         if self._metrics is not None:
             self._metrics.close()
-        if self._status is not None:
-            self._status.close()
-        self._metrics = self._status = None
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])
+        self._close_status()
+        self._metrics = self._status = self._lock = None

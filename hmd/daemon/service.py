@@ -1,8 +1,13 @@
-"""The service: ticks on a clock; between them signals, reloads and the watchdog."""
+# SPDX-License-Identifier: MIT
+"""The service: ticks on a clock; between them signals, reloads, admin requests and the watchdog.
+
+:meth:`Service.tick` lists all that happens around one tick.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import signal
 import time
@@ -10,52 +15,45 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from hmd.base.errors import HmdError, TransientError
 from hmd.config import Config
-from hmd.control.admin_commands import AdminCommands
-from hmd.control.command_queue import PROMPT, CommandQueue
-from hmd.daemon import stage_settings
-from hmd.daemon.cache_upkeep import CacheUpkeep
-from hmd.daemon.drain_progress import control_numbers, send_drain_request
+from hmd.control.commands import PROMPT, AdminCommands, CommandQueue, drop_stale_pins
+from hmd.control.requests import visible_to
+from hmd.control.status_json import status_answer
+from hmd.control.status_socket import Queries
+from hmd.daemon import settings
+from hmd.daemon.checks import start_warnings
 from hmd.daemon.endpoints import Endpoints
-from hmd.daemon.explanation import explain
-from hmd.daemon.guard_report import GuardReport
-from hmd.daemon.log import OnceLogger
-from hmd.daemon.memory_watch import MemoryWatch
-from hmd.daemon.notify import Notifier
-from hmd.daemon.queries import socket_queries
-from hmd.daemon.sampler_upkeep import SamplerUpkeep
+from hmd.daemon.explain import explain
+from hmd.daemon.log import OnceLogger, TargetLog
 from hmd.daemon.stages import SYSFS, build
-from hmd.daemon.start_warnings import start_warnings
-from hmd.daemon.status_line import status_line
-from hmd.daemon.target_log import TargetLog
-from hmd.daemon.wakeup_fd import WakeupFd
-from hmd.decide import registry
-from hmd.errors import HmdError, TransientError
-from hmd.machine.nodes.node_watch import NodeWatch
-from hmd.machine.nodes.numa_nodes import read_topology
-from hmd.machine.nodes.topology import Topology
-from hmd.machine.process_id import PROC, ProcessId
-from hmd.machine.procfs import format_ids
-from hmd.migrate.drain_worker import DrainWorker
-from hmd.observe.health import TickWatch
-from hmd.observe.heat_history import HeatHistory
-from hmd.observe.move_journal import MoveJournal
-from hmd.observe.observer import Observer, Places
-from hmd.observe.residency_counts import heat_pages, resident_pages
-from hmd.observe.tick_record import Stage, TickRecord
-from hmd.pipeline.hot_set_watch import HotSetWatch
-from hmd.pipeline.stage_guard import StageGuard
-from hmd.pipeline.tick import run_tick
-from hmd.sample.auto_select import Chosen
+from hmd.daemon.supervisors import (
+    DrainSupervisor,
+    MemoryLimiter,
+    PageCacheDemoter,
+    SamplerSupervisor,
+)
+from hmd.daemon.systemd import Notifier, WakeupFd, status_line
+from hmd.linux.hotplug import NodeWatch
+from hmd.linux.procfs import PROC, ProcessId, format_ids
+from hmd.linux.topology import Topology, read_topology
+from hmd.metrics.heat_history import HeatHistory
+from hmd.metrics.move_journal import MoveJournal
+from hmd.metrics.observer import Observer, ResidencyCounts, heat_pages, resident_pages
+from hmd.metrics.status import MAX_LISTED, ControlStatus, PinStatus, Stage, TickWatch, Work
+from hmd.metrics.tick_record import TickRecord
+from hmd.policy import registry
+from hmd.sample.selection import OpenedSampler
+from hmd.tick.stage_runner import StageRunner
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-PAGE_COUNT_S = 10.0
+PAGE_COUNT_S: Final = 10.0
 """Seconds between two counts of all pages by heat, which cost as much as a decision."""
 
-LOST_TICKS = 30
+MAX_LOST_TICKS: Final = 30
 """Ticks in a row that fail outside all stages, after which the daemon ends to be started again."""
 
 
@@ -79,50 +77,50 @@ class Service:
 
         With ``preload`` the kernels are loaded now, even if there is no process to follow.
         """
-        self._load, self._file, self._notifier = load, file, notifier
-        self._log = logging.getLogger("hmd")
-        self._warnings = OnceLogger(self._log)
+        self._load, self._file, self._notifier, self._proc = load, file, notifier, proc
+        self._log = log = logging.getLogger("hmd")
+        self._warnings, self._target_log = OnceLogger(log), TargetLog(log)
+        self._runner = StageRunner(log)
         self._configured = config = load()
+        self.followed: Mapping[ProcessId, str] = {}
+        self._counts: ResidencyCounts | None = None
+        self._counted_s = float("-inf")
+        self._journal, self._ticks = MoveJournal(), TickWatch()
+        self._stop = self._reload = False
         with contextlib.ExitStack() as undo:
             self._wakeup = WakeupFd()
             undo.callback(self._wakeup.close)
-            self.stages = build(config, None, proc, sysfs)
+            self.stages = stages = build(config, None, proc, sysfs)
             undo.callback(self.stages.close)
-            if preload or any(self.stages.watcher.scan().values()):
+            if preload or any(stages.watcher.scan().values()):
                 # While the service manager waits for the start.
                 registry.warm(notifier.alive, (config.decide.policy,))
-            setting = stage_settings.observer_setting(config, file)
-            stages = self.stages
+            setting = settings.observer_setting(config, file)
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
             self._heat_map = HeatHistory(stages.topology)
-            self._hot_set = HotSetWatch()
-            self._drain_worker = DrainWorker(self._log, proc, sysfs)
             commands = AdminCommands(stages.admin, self, proc)
-            self._control = CommandQueue(commands, self._wakeup.wake, self._log, proc)
+            self._control = CommandQueue(commands, self._wakeup.wake, log, proc)
             self._nodes = NodeWatch(sysfs)
-            self._sampler_upkeep = SamplerUpkeep(self._log, sysfs)
-            self._cache_upkeep = CacheUpkeep(self._log)
-            self.followed: Mapping[ProcessId, str] = {}
+            self._sampler_supervisor = SamplerSupervisor(log, sysfs)
+            self._page_cache_demoter = PageCacheDemoter(log, proc, sysfs)
+            self._drain_supervisor = DrainSupervisor(log, proc, sysfs)
+            self._memory_limiter = MemoryLimiter(log)
             self._publish_control()
-            self._ticks = TickWatch()
-            latest, health = lambda: self.observer.latest, self._ticks.health
-            queries = socket_queries(latest, self._heat_map, health, proc)
-            self._endpoints = Endpoints(queries, self._control.handlers, latest, health)
+            self._endpoints = Endpoints(
+                self._queries(),
+                self._control.handlers,
+                lambda: self.observer.latest,
+                self._ticks.health,
+            )
             self._endpoints.open(config)
             undo.pop_all()
-        self._guard, self._target_log = StageGuard(self._log), TargetLog(self._log)
-        self._guard_report, self._journal = GuardReport(self._log), MoveJournal()
-        self._memory_watch = MemoryWatch(self._log)
-        self._counted_s = float("-inf")
-        self._places: Places | None = None
-        self._stop = self._reload = False
-        self._guard.run(Stage.OBSERVE, self._warn, None)
+        self._runner.run(Stage.OBSERVE, self._warn, None)
 
     def run(self, ticks: int | None = None) -> None:
         """Tick until a signal stops the service, or ``ticks`` times.
 
         Whatever fails in a tick is logged, and the next tick follows. ``TransientError`` where
-        ``LOST_TICKS`` in a row failed as a whole: a new process may do better.
+        ``MAX_LOST_TICKS`` in a row failed as a whole: a new process may do better.
         """
         with self._wakeup.on(SIGNALS, self._on_signal):
             line = status_line(self.stages, self.observer.latest)
@@ -130,24 +128,60 @@ class Service:
             self._log.info("ready: %s", line)
             due_s, done, lost = time.monotonic(), 0, 0
             while not self._stop and (ticks is None or done < ticks):
-                tick = self._guard.run(Stage.OBSERVE, lambda: self.tick(time.monotonic()), None)
+                tick = self._runner.run(Stage.OBSERVE, lambda: self.tick(time.monotonic()), None)
                 lost = lost + 1 if tick is None else 0
-                if lost >= LOST_TICKS:
+                if lost >= MAX_LOST_TICKS:
                     raise TransientError(f"{lost} ticks failed in a row: the log has the reason")
                 done += 1
                 if done != ticks:
                     # A tick that took too long delays the later ones, without a burst to catch up;
                     # one before its time, for a reload, is a tick's length before the next.
                     now_s = time.monotonic()
-                    due_s = max(min(due_s, now_s) + self.stages.tick_s, now_s)
+                    due_s = max(min(due_s, now_s) + self.stages.budget.tick_s, now_s)
                     self._wait(due_s)
             self._notifier.stopping()
+
+    def tick(self, now_s: float) -> TickRecord:
+        """Run one tick with all that happens around it, in this order.
+
+        Each step is guarded: what it raises is logged, and the others go on.
+        """
+        if self._reload:
+            self._reload = False
+            self.reload()
+        self._serve_requests()
+        self._target_log.summarise(now_s)
+        runner = self._runner
+        runner.begin()
+        run, sample, observe = runner.run, Stage.SAMPLE, Stage.OBSERVE
+        run(sample, self._follow_nodes, None)
+        run(sample, lambda: self._replace_sampler(now_s), None)
+        self.stages.meter.start(now_s, self._page_cache_demoter.cpu_s)
+        changed = run(sample, lambda: self._track_processes(now_s), False, Work.DISCOVERY)
+        if changed:
+            run(Stage.HEAT, lambda: self._adopt_processes(now_s), None)
+        heat = self.stages.state.heat
+        run(Stage.HEAT, lambda: self._memory_limiter.limit_detail(heat, now_s), None)
+
+        record = self.stages.tick(now_s, runner)
+
+        run(Stage.MIGRATE, lambda: self._demote_page_cache(now_s), None)
+        run(Stage.MIGRATE, lambda: self._drain_supervisor.send_request(self.stages, now_s), None)
+        self._sampler_supervisor.count_tick(failed=sample in runner.failed)
+        run(observe, lambda: self._observe(record), None)
+        self.observer.record_observe_time(runner.seconds[observe], observe in runner.failed)
+        run(observe, lambda: self._update_budget(record, changed), None)
+        self._notifier.alive()
+        self._ticks.record_tick(self.stages.budget.tick_s)
+        if self._notifier.present:
+            self._notifier.status(status_line(self.stages, self.observer.latest))
+        return record
 
     def close(self) -> None:
         """Close everything."""
         self._endpoints.close()
-        self._drain_worker.close()
-        self._cache_upkeep.close()
+        self._drain_supervisor.close()
+        self._page_cache_demoter.close()
         self.stages.close()
         self._wakeup.close()
 
@@ -161,126 +195,117 @@ class Service:
         """The targets of the configuration."""
         return tuple(target.name for target in self.stages.config.targets)
 
-    def use_policy(self, name: str | None) -> None:
+    def set_policy(self, name: str | None) -> None:
         """Plan with another policy than the configuration's; raises ``HmdError``.
 
         ``name`` is in the admin state already.
         """
-        stage_settings.with_policy(self._configured, name)
+        settings.with_policy(self._configured, name)
         self._rebuild(self._configured)
 
     def explain(self, process: ProcessId, address: int | None) -> dict[str, Any]:
         """Return why pages of a process are where they are; raises ``HmdError``."""
-        return explain(self.stages, self._journal, process, address)
-
-    def tick(self, now_s: float) -> TickRecord:
-        """Run one tick, after the reload and the admin requests that wait for its boundary."""
-        if self._reload:
-            self._reload = False
-            self.reload()
-        self._serve()
-        self._target_log.summarise(now_s)
-        self._guard.begin()
-        self._guard.run(Stage.SAMPLE, self._follow_nodes, None)
-        self._guard.run(Stage.SAMPLE, lambda: self._follow_sampler(now_s), None)
         stages = self.stages
-        changed = self._guard.run(
-            Stage.SAMPLE, lambda: stages.follow(now_s, self._serve_prompt), False
-        )
-        if changed and stages.processes and not self.followed:
-            self._guard.run(Stage.HEAT, self._load_kernels, None)
-        if changed:
-            after = dict(zip(stages.processes, stages.targets, strict=True))
-            self._target_log.changed(self.followed, after, now_s)
-            stages.admin.forget_exited(stages.proc)
-            self.followed = after
-        self._guard.run(Stage.SAMPLE, lambda: stages.begin_tick(now_s), None)
-        self._guard.run(Stage.HEAT, lambda: self._memory_watch.follow(stages.heat, now_s), None)
-        tick = run_tick(stages, self._guard, now_s)
-        self._guard.run(Stage.MIGRATE, lambda: self._follow_cache(now_s), None)
-        drain = partial(send_drain_request, stages, self._drain_worker, now_s)
-        self._guard.run(Stage.MIGRATE, drain, None)
-        self._sampler_upkeep.ticked(failed=Stage.SAMPLE in self._guard.failed)
-        self._guard.run(Stage.OBSERVE, lambda: self._observe(tick), None)
-        failed = Stage.OBSERVE in self._guard.failed
-        self.observer.observed(self._guard.seconds[Stage.OBSERVE], failed)
-        self._guard.run(Stage.OBSERVE, lambda: self._hold_quota(tick, changed), None)
-        self._notifier.alive()
-        self._ticks.ticked(stages.tick_s)
-        if self._notifier.present:
-            self._notifier.status(status_line(self.stages, self.observer.latest))
-        return tick
+        inputs, tick_s = stages.inputs(time.monotonic()), stages.budget.tick_s
+        return explain(stages.state, inputs, tick_s, self._journal, process, address)
 
     def reload(self) -> bool:
         """Load the configuration again; on any error the old one stays in force."""
         self._notifier.reloading()
+        error: Exception | None = None
         try:
             config = self._load()
             self._rebuild(config)
             self._configured = config
-        except Exception as error:
+        except Exception as caught:
+            error = caught
             expected = isinstance(error, HmdError)
             for line in str(error).splitlines():
                 self._log.error("reload: %s", line, exc_info=None if expected else error)
             self._log.error("reload failed: the old configuration stays in force")
-            self.observer.reloaded(str(error))
-            self._notifier.ready(status_line(self.stages, self.observer.latest))
-            return False
-        self.observer.reloaded()
-        self._log.info("reloaded %s", self._file)
-        self._guard.run(Stage.OBSERVE, self._warn, None)
+        self.observer.record_reload(None if error is None else str(error))
+        if error is None:
+            self._log.info("reloaded %s", self._file)
+            self._runner.run(Stage.OBSERVE, self._warn, None)
         self._notifier.ready(status_line(self.stages, self.observer.latest))
-        return True
+        return error is None
 
-    def _rebuild(self, configured: Config, chosen: Chosen | None = None) -> None:
+    def _rebuild(self, configured: Config, opened: OpenedSampler | None = None) -> None:
         """Build the stages again, with the admin state; on any error the old ones stay.
 
-        ``chosen`` is a sampler to use from now on.
+        ``opened`` is a sampler to use from now on.
         """
         old = self.stages
-        config = stage_settings.with_policy(configured, old.admin.policy)
-        new = build(config, old, old.proc, old.sysfs, chosen)
+        config = settings.with_policy(configured, old.admin.policy)
+        new = build(config, old, old.proc, old.sysfs, opened)
         try:
             self._endpoints.open(config)
         except BaseException:
             new.close(successor=old)
             raise
         old.close(successor=new)
-        new.enter()
+        new.take_effect()
         self.stages = new
         if self.followed:
-            self._guard.run(Stage.DECIDE, self._load_kernels, None)
-        setting = stage_settings.observer_setting(config, self._file)
-        self.observer.use(setting, new.topology, new.sampler)
+            self._runner.run(Stage.DECIDE, self._load_kernels, None)
+        self._reconfigure_observer()
         if new.topology.tiers != old.topology.tiers:
-            self._heat_map.use(new.topology)
+            self._heat_map.set_topology(new.topology)
+
+    def _reconfigure_observer(self) -> None:
+        stages = self.stages
+        setting = settings.observer_setting(stages.config, self._file)
+        self.observer.reconfigure(setting, stages.topology, stages.sampler)
 
     def _load_kernels(self) -> None:
         """Load the kernels of heat and of the policy, as far as they are not loaded."""
         begun_s = time.thread_time()
-        registry.warm(self._notifier.alive, (self.stages.policy.name,))
-        self.stages.quota.exclude(time.thread_time() - begun_s)
+        registry.warm(self._notifier.alive, (self.stages.state.policy.name,))
+        self.stages.meter.exclude(time.thread_time() - begun_s)
 
-    def _serve(self) -> None:
-        """Execute the admin requests that wait, and publish the admin state."""
-        self._serve_requests(None)
+    def _serve_requests(self, only: Container[str] | None = None) -> None:
+        """Execute the admin requests that wait, or ``only`` some commands, and publish the state.
 
-    def _serve_prompt(self) -> None:
-        """Execute the requests that need not wait for the end of a scan of all processes."""
-        self._serve_requests(PROMPT)
-
-    def _serve_requests(self, only: Container[str] | None) -> None:
-        """Execute requests; what users ask for does not count against the quota of the daemon."""
+        What users ask for does not count against the quota of the daemon.
+        """
         begun_s = self._control.users_cpu_s
-        publish = partial(self._guard.run, Stage.OBSERVE, self._publish_control, None)
-        self._control.serve(publish, only)
-        self.stages.quota.exclude(self._control.users_cpu_s - begun_s)
+        publish = partial(self._runner.run, Stage.OBSERVE, self._publish_control, None)
+        self._control.execute_waiting(publish, only)
+        self.stages.meter.exclude(self._control.users_cpu_s - begun_s)
 
     def _publish_control(self) -> None:
-        numbers = control_numbers(
-            self.stages, self.followed, self._drain_worker, self._control.outcomes
+        """Publish the admin state."""
+        admin = self.stages.admin
+        pins = [
+            PinStatus(
+                process.pid, process.start_ticks, self.followed.get(process, ""), pin.node, pin.uid
+            )
+            for process, pin in admin.pins.items()
+        ]
+        pins += [
+            PinStatus(0, 0, name, pin.node, pin.uid) for name, pin in admin.target_pins.items()
+        ]
+        self.observer.set_admin_state(
+            ControlStatus(
+                paused=admin.paused,
+                policy_override=admin.policy,
+                drains=tuple(self._drain_supervisor.status(self.stages)),
+                pins=tuple(pins[:MAX_LISTED]),
+                pinned=len(pins),
+                requests={name: dict(counts) for name, counts in self._control.outcomes.items()},
+            )
         )
-        self.observer.controlled(numbers)
+
+    def _queries(self) -> Queries:
+        """Return what the socket's thread answers at once; users see their own processes."""
+        proc, heat_map = self._proc, self._heat_map
+        return {
+            "health": lambda _: json.dumps(self._ticks.health()._asdict()).encode(),
+            "status": lambda asked: status_answer(
+                self.observer.latest, visible_to(asked.peer, proc)
+            ),
+            "heatmap": lambda asked: heat_map.answer(asked.arguments, visible_to(asked.peer, proc)),
+        }
 
     def _follow_nodes(self) -> None:
         """Follow memory that comes or goes; on any error the nodes stay as they were."""
@@ -293,61 +318,74 @@ class Service:
                 tiers_text = " | ".join(format_ids(nodes) for nodes in found.tiers)
                 self._log.info("memory nodes have changed: tiers are now %s", tiers_text)
                 return
-        sizes = {memory.node: memory.total_bytes for memory in stages.memory}
+        sizes = {memory.node: memory.total_bytes for memory in stages.state.memory}
         nodes = tuple(
             replace(node, total_bytes=sizes.get(node.id) or node.total_bytes) for node in now.nodes
         )
         if nodes != now.nodes:
-            stages.topology = replace(now, nodes=nodes)
-            setting = stage_settings.observer_setting(stages.config, self._file)
-            self.observer.use(setting, stages.topology, stages.sampler)
+            stages.machine = replace(stages.machine, topology=replace(now, nodes=nodes))
+            self._reconfigure_observer()
 
-    def _follow_sampler(self, now_s: float) -> None:
+    def _replace_sampler(self, now_s: float) -> None:
         """Use another sampler where CPUs have changed, this one fails, or a better one works."""
-        found = self._sampler_upkeep.reopened(self.stages, now_s)
-        if found is not None:
-            self._rebuild(self._configured, found)
+        opened = self._sampler_supervisor.open_another(self.stages, now_s)
+        if opened is not None:
+            self._rebuild(self._configured, opened)
 
-    def _follow_cache(self, now_s: float) -> None:
+    def _track_processes(self, now_s: float) -> bool:
+        """Track the processes of targets; requests that need not wait are served meanwhile."""
+        return self.stages.track_processes(now_s, lambda: self._serve_requests(PROMPT))
+
+    def _adopt_processes(self, now_s: float) -> None:
+        """Log which processes targets have gained and lost, and drop the pins of exited ones."""
+        stages, before = self.stages, self.followed
+        tracked = stages.tracked
+        self.followed = dict(zip(tracked.processes, tracked.targets, strict=True))
+        if self.followed and not before:
+            self._runner.run(Stage.HEAT, self._load_kernels, None)
+        self._target_log.log_changes(before, self.followed, now_s)
+        drop_stale_pins(stages.admin, stages.proc)
+
+    def _demote_page_cache(self, now_s: float) -> None:
         """Demote unused page cache where the configuration asks for headroom."""
-        self._cache_upkeep.follow(self.stages, now_s)
-        self.stages.demotion_cpu_s = self._cache_upkeep.cpu_s
-        self.observer.demoting(self._cache_upkeep.active)
-
-    def _hold_quota(self, tick: TickRecord, changed: bool) -> None:
-        stages, outcome = self.stages, tick.outcome
-        moved_bytes = 0 if outcome is None or outcome.dry_run else outcome.moved_bytes
-        rate = stages.config.migrate.rate
-        changing = changed or 2 * moved_bytes >= rate * stages.config.tick > 0
-        cpu_s = dict(self._guard.cpu_s)
-        unsettled = self._hot_set.moves(tick, stages.topology, self._faster_bytes())
-        stages.hold_quota(time.monotonic(), cpu_s, changing=changing, unsettled=unsettled)
-        self.observer.budgeted(stages.budget.numbers(stages.rescan_s, stages.quota.overhead))
-
-    def _faster_bytes(self) -> int:
-        """Return what targets have on all tiers but the slowest, at the last observation."""
-        targets = self.observer.latest.targets
-        return sum(sum(target.numbers.resident_bytes[:-1]) for target in targets)
-
-    def _observe(self, tick: TickRecord) -> None:
         stages = self.stages
-        heat, topology = stages.heat, stages.topology
-        by_heat = self._places.heat_pages if self._places else None
-        if by_heat is None or tick.now_s - self._counted_s >= PAGE_COUNT_S:
-            self._counted_s = tick.now_s
-            stages.admin.forget_exited(stages.proc)
+        self._page_cache_demoter.demote(
+            settings.cache_settings(stages.config),
+            stages.topology,
+            now_s,
+            damon_in_use=stages.sampler.capabilities.exclusive,
+            paused=stages.admin.paused,
+        )
+
+    def _update_budget(self, record: TickRecord, processes_changed: bool) -> None:
+        """Add what the tick cost: what the next one may cost follows from it."""
+        stages, migrate = self.stages, self.stages.config.migrate
+        moves_are_many = 2 * record.moved_bytes >= migrate.rate * stages.config.tick > 0
+        costs = stages.meter.measure(
+            time.monotonic(), self._runner.cpu_s, self._page_cache_demoter.cpu_s
+        )
+        stages.budget.update(costs, record, load_changed=processes_changed or moves_are_many)
+        self.observer.set_cpu_budget(stages.budget.status(stages.rescan_s))
+
+    def _observe(self, record: TickRecord) -> None:
+        stages, topology = self.stages, self.stages.topology
+        heat = stages.state.heat
+        by_heat = self._counts.heat_pages if self._counts else None
+        if by_heat is None or record.now_s - self._counted_s >= PAGE_COUNT_S:
+            self._counted_s = record.now_s
+            drop_stale_pins(stages.admin, stages.proc)
             by_heat = heat_pages(heat, topology)
         self._publish_control()
-        self._places = Places(resident_pages(heat, topology), by_heat, replace(heat.stats))
-        self._journal.add(tick, topology)
-        self.observer.guarded(self._guard_report.of(stages.policy))
-        self.observer.observe(tick, self._places)
-        self._heat_map.record(tick, heat)
+        self.observer.set_demoting_nodes(self._page_cache_demoter.nodes)
+        self._counts = ResidencyCounts(resident_pages(heat, topology), by_heat, replace(heat.stats))
+        self._journal.add(record, topology)
+        self.observer.observe(record, self._counts)
+        self._heat_map.record(record, heat)
 
     def _warn(self) -> None:
         """Log what limits hmd on this machine, each warning once."""
         if self.stages.sampler.capabilities.ranks_heat:
-            self._log.info("%s", self.stages.sampler_reason)
+            self._log.info("%s", self.stages.opened.reason)
         for warning in start_warnings(self.stages, self._file):
             self._warnings.warn(warning)
 
@@ -359,7 +397,7 @@ class Service:
             if left_s <= 0:
                 return
             if self._wakeup.wait(min(left_s, watchdog_s or left_s)):
-                self._guard.run(Stage.OBSERVE, self._serve, None)
+                self._runner.run(Stage.OBSERVE, self._serve_requests, None)
             self._notifier.alive()
 
     def _on_signal(self, number: int) -> None:
@@ -367,4 +405,4 @@ class Service:
             self._reload = True
         else:
             self._stop = True
-            self.stages.mover.stop()
+            self.stages.state.mover.stop()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The page's HTTP server: a few fixed paths, read-only, for browsers on this machine.
 
 The page polls ``/state.json`` once per second instead of receiving events: a slow or absent client
@@ -13,13 +14,19 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import resources
+from pathlib import Path
 from typing import Final, Self
 from urllib.parse import parse_qs
 
-from hmd.errors import HmdError, os_error
-from hmd.serve.bounded_http import BoundedHttpServer
-from hmd.serve.host_names import LOOPBACK_NAMES, host_name
-from hmd.serve.http_message import HttpRequest, HttpResponse, text_response
+from hmd.base.errors import HmdError, os_error
+from hmd.serve.bounded_http import (
+    LOOPBACK_NAMES,
+    BoundedHttpServer,
+    HttpRequest,
+    HttpResponse,
+    host_name,
+    text_response,
+)
 
 ROOT: Final = 0
 HEADERS: Final = {
@@ -34,23 +41,11 @@ HEADERS: Final = {
     "Cache-Control": "no-cache",
 }
 JSON: Final = "application/json"
-SCRIPTS: Final = (
-    "page.js",
-    "summary.js",
-    "targets.js",
-    "figures.js",
-    "heat_maps.js",
-    "moves.js",
-    "charts.js",
-    "elements.js",
-    "units.js",
-)
-"""The page's modules: ``page.js`` imports the others, directly or through them."""
-PAGE_FILES: Final = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in SCRIPTS},
+MEDIA_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
 
 
@@ -63,12 +58,14 @@ class Content:
 
 
 def page_contents() -> dict[str, Content]:
-    """Return the files of the page by path."""
-    folder = resources.files("hmd.dashboard") / "page"
-    return {
-        path: _fixed(media_type, (folder / name).read_bytes())
-        for path, (name, media_type) in PAGE_FILES.items()
-    }
+    """Return the files of the page by path; ``page.js`` imports the other modules."""
+    contents = {}
+    for file in (resources.files("hmd.dashboard") / "page").iterdir():
+        media_type = MEDIA_TYPES.get(Path(file.name).suffix)
+        if media_type is not None:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            contents[path] = _fixed(media_type, file.read_bytes())
+    return contents
 
 
 def _fixed(media_type: str, body: bytes) -> Content:

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """The emulated machine: a real kernel on nodes of different speed, in QEMU."""

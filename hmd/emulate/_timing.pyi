@@ -1,4 +1,5 @@
-# The native module is typed by its declarations (timing/timing.cdef), which mypy cannot read.
+# SPDX-License-Identifier: MIT
+# cffi types the native module by its header (timing/timing.h), which mypy cannot read.
 from typing import Any
 
 ffi: Any

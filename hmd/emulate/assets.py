@@ -1,26 +1,39 @@
-"""Files of the emulated machine: its kernel, the host's programs, and a cache of compiled ones.
+# SPDX-License-Identifier: MIT
+"""Files of the emulated machine: its kernel, the host's programs, and compiled C.
 
 A kernel is a tree with ``boot/vmlinuz-VERSION`` and ``lib/modules/VERSION``, as unpacked from a
 Debian package. hmd looks in $HMD_MACHINE_DIR and its subfolder kernel, then in
-build/machine/kernel of a checkout, then in /var/lib/hmd-emulate/kernel. Programs compiled for the
-machine are cached in $HMD_CACHE_DIR, or a folder of the checkout, root or the user, under the hash
-of their source.
+build/machine/kernel of a checkout, then in /var/lib/hmd-emulate/kernel. Programs for the guest and
+QEMU's plugin (plugin/ and timing/, one shared object) are compiled when they are needed, and cached
+in $HMD_CACHE_DIR, or a folder of the checkout, root or the user, under the hash of their sources.
+plugin/qemu_plugin_api.h declares QEMU's plugin API, so that a C compiler is all that it takes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmd.errors import MissingError
+from hmd.base.errors import MissingError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 INSTALLED = Path("/var/lib/hmd-emulate/kernel")
 WORKLOADS = Path(__file__).with_name("workloads")
 """C programs that hmd compiles for the guest."""
+
+PLUGIN_SOURCES = tuple(Path(__file__).with_name(name) for name in ("plugin", "timing"))
+"""Folders with the C sources of QEMU's plugin."""
+
+_OF_HOST = ("replay.c", "misses.c", "threads.c")  # replay of recorded streams, by the host
+_PLUGIN_OPTIONS = (
+    *("-O3", "-flto", "-std=gnu11", "-shared", "-fPIC", "-fno-plt", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +103,63 @@ def cache_folder() -> Path:
         folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hmd"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def compile_static(
+    source: Path, options: Sequence[str] = (), more_sources: Sequence[Path] = ()
+) -> Path:
+    """Compile C files into a static program, or return the cached one if nothing changed.
+
+    The program has the name of ``source``. Headers in that file's folder and in the folders of
+    ``-I`` options are parts of it. Raises MissingError without a compiler, and where compilation
+    fails (no static libc).
+    """
+    arguments = ["-O2", "-std=gnu11", "-static", "-s", *options]
+    folders = [source.parent, *(Path(word[2:]) for word in options if word.startswith("-I"))]
+    headers = sorted(path for folder in folders for path in folder.glob("*.h"))
+    sources = (source, *more_sources)
+    digest = hashlib.sha256("\0".join(arguments).encode())
+    for path in (*sources, *headers):
+        digest.update(path.read_bytes())
+    target = cache_folder() / f"{source.stem}-{digest.hexdigest()[:16]}"
+    words = [*arguments, *map(str, sources), "-lpthread"]
+    return compile_to(target, words, f"{source.name} for the emulated machine")
+
+
+def compile_to(target: Path, arguments: Sequence[str], what: str) -> Path:
+    """Compile with these arguments of cc unless ``target`` exists; returns it.
+
+    A compilation that is interrupted leaves no target. ``what`` names it in the MissingError that
+    is raised without a compiler, and where compilation fails.
+    """
+    if target.exists():
+        return target
+    compiler = find_program("cc", "gcc and libc6-dev")
+    partial = target.with_suffix(f".{os.getpid()}")
+    words = [compiler, *arguments, "-o", str(partial)]
+    outcome = subprocess.run(words, check=False, capture_output=True, text=True)
+    if outcome.returncode != 0:
+        partial.unlink(missing_ok=True)
+        first = (outcome.stderr.strip() or "no message").splitlines()[0]
+        raise MissingError(f"cannot compile {what}: {first}")
+    partial.rename(target)
+    return target
+
+
+def plugin_library() -> Path:
+    """Return the plugin's path; compiles it if its sources changed.
+
+    Raises MissingError without a compiler, and where compilation fails.
+    """
+    sources = sorted(path for folder in PLUGIN_SOURCES for path in folder.glob("*.[ch]"))
+    digest = hashlib.sha256(" ".join(_PLUGIN_OPTIONS).encode())
+    for path in sources:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    target = cache_folder() / f"plugin-{digest.hexdigest()[:16]}.so"
+    arguments = [
+        *_PLUGIN_OPTIONS,
+        *(f"-I{folder}" for folder in PLUGIN_SOURCES),
+        *(str(path) for path in sources if path.suffix == ".c" and path.name not in _OF_HOST),
+        "-lm",
+    ]
+    return compile_to(target, arguments, "the emulated machine's plugin")

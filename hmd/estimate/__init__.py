@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The runtime estimator: predicts a program's runtime under another placement of its pages.
 
 From two recorded runs of a program, one with all of its pages slow and one with all fast, the
@@ -5,7 +6,7 @@ runtime of any other layout, of every capacity of the fast tier, or of a schedul
 
     from hmd.estimate import SampleSelection, Terms, build_model, interval, layout
     from hmd.estimate import side_by_side, sweep
-    from hmd.trace.streaming import TraceFile
+    from hmd.trace.reader import TraceFile
 
     runs = side_by_side(TraceFile(Path("slow.hmdt")), TraceFile(Path("fast.hmdt")))
     every_other = layout.interleaved(runs.pages, 0.5)      # bool, True in fast memory: (pages,)
@@ -17,29 +18,25 @@ runtime of any other layout, of every capacity of the fast tier, or of a schedul
     print(curve.fast_bytes, curve.runtime_ns, curve.knee)
 
 Pages are those that were sampled (``PageIndex``); times are nanoseconds of the traces' clock. The
-published formula is ``isc22.estimate``. The import loads numpy; compiled kernels load with the
+published formula is ``published.estimate``. The import loads numpy; compiled kernels load with the
 first estimate.
 """
 
-from hmd.estimate import isc22, layout
-from hmd.estimate.aligned_runs import AlignedRuns, TierSpeeds, side_by_side
-from hmd.estimate.breakdown import Phase, Region, by_phase, by_region
+from hmd.estimate import layout, published
+from hmd.estimate.breakdown import Interval, Phase, Region, by_phase, by_region, interval
 from hmd.estimate.capacity_sweep import CapacitySweep, find_knee, sweep
-from hmd.estimate.cell_rows import SampleSelection
-from hmd.estimate.interval import Interval, interval
-from hmd.estimate.layout import Layout
-from hmd.estimate.layout_estimate import Estimate
-from hmd.estimate.layout_files import read_layout, read_schedule
-from hmd.estimate.memory_regions import MemoryRegions, find_regions
-from hmd.estimate.page_index import PageIndex, index_pages
-from hmd.estimate.runtime_model import (
+from hmd.estimate.layout import Layout, MemoryRegions, find_regions, read_layout
+from hmd.estimate.model import (
     Coefficients,
+    Estimate,
     RuntimeModel,
+    SampleSelection,
     Terms,
     build_model,
 )
-from hmd.estimate.schedule import MOVE_NS, PricedSchedule, Schedule, price_schedule
-from hmd.estimate.trace_compatibility import check
+from hmd.estimate.runs import AlignedRuns, TierSpeeds, check, side_by_side
+from hmd.estimate.samples import PageIndex, index_pages
+from hmd.estimate.schedule import MOVE_NS, PricedSchedule, Schedule, price_schedule, read_schedule
 from hmd.estimate.windows import CutBy, Windows, cut, window_count
 
 __all__ = [
@@ -71,9 +68,9 @@ __all__ = [
     "find_regions",
     "index_pages",
     "interval",
-    "isc22",
     "layout",
     "price_schedule",
+    "published",
     "read_layout",
     "read_schedule",
     "side_by_side",

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Runtime by fast-tier capacity, at the cost of a few layouts, and the knee of the curve.
 
 Pages join the fast tier in an order, usually hottest first. One pass over the rows sorts their
-accesses into steps of capacity; each step is then priced from sums. The same samples must
-not both order the pages and price them, or sampling noise counts as heat: order pages by one run
- (``PageIndex.accesses``, the slow run's), and price with the other's rows
-(``Terms(rows=Rows.FAST)``).
+accesses into steps of capacity; each step is then priced from sums. The same samples must not both
+order the pages and price them, or sampling noise counts as heat: order pages by one run
+(``PageIndex.accesses``, the slow run's), and price with the other's rows
+(``Terms(rows=SampleSelection.FAST)``).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.estimate.runtime_model import RuntimeModel, SlowMass
-from hmd.units import PAGE_BYTES
+from hmd.base.units import PAGE_BYTES
+from hmd.estimate.cost import add_by_step
+from hmd.estimate.model import RuntimeModel, SlowMass
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,6 @@ class CapacitySweep:
 
 def sweep(model: RuntimeModel, order: npt.NDArray[np.int64], steps: int = 100) -> CapacitySweep:
     """Return runtimes with the first pages of ``order``, ``(pages,)``, fast, in equal steps."""
-    from hmd.estimate.slow_accesses import add_by_step
-
     if steps < 1:
         raise ValueError("a sweep has at least one step")
     fast_pages = np.arange(steps + 1) * model.pages // steps

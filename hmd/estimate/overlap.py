@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Overlap of misses: classes of pages, pairs of samples, and the core's reorder window.
 
 A reorder window holds K misses at once. The first of them that is slow makes the core wait; those
@@ -8,19 +9,34 @@ neighbour within the window is (y where pages are placed independently, 1 where 
 their page). With all slow, waits are 1/K of the misses; a chain of dependent misses has K = 1 and
 is linear in y, as the published formula takes all programs to be.
 
-K and p are measured by pairs (``hmd.estimate.sample_pairs``): a miss with K - 1 neighbours on
+K and p are measured by pairs (:mod:`hmd.estimate.samples`): a miss with K - 1 neighbours on
 either side is in 2 (K - 1) / period pairs. K differs by data structure and over time, so it is
 fitted by class of pages and by window. What the runs' times say corrects it: waits x difference in
 latency = difference in time. If pairs predict fewer waits than that, some misses overlap with
 no neighbours (a chain, for example), and the others with more.
+
+That rule has one limit, the reorder window. Two more matter, and ``simulate_core`` corrects it for
+them. It issues misses at even distances into a window, each into a free buffer, and waits if the
+oldest is not complete, as cores since the P6 do (Karkhanis and Smith, A First-Order Superscalar
+Processor Model, ISCA 2004).
+
+- Fill buffers. A core with N of them has at most N misses in flight. If a window holds more, both
+  recorded runs always wait for buffers, and the runtime follows the mean latency.
+- Bursts. After a wait for a slow miss the window is empty, and as many misses as it holds are
+  issued at once rather than one by one. So if the program waits for misses only, an isolated slow
+  miss costs less than the difference in latency, by up to half a fast latency.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+
+from hmd.base.numba_kernels import Float64s, kernel
 
 STRETCHES = 24
 CLASSES = 2 * STRETCHES
@@ -28,15 +44,15 @@ CLASSES = 2 * STRETCHES
 
 _PRIOR_WINDOW = 100.0  # samples by which a window or class starts with the pairs of all
 _PRIOR_CLASS = 100.0
-_ROUNDS = 4
-_STEEPEST = 6.0
-_MOST_ALONE = 0.9
-_FEWEST_PAIRS = 50
+_FIT_ROUNDS = 4
+_MAX_SCALE = 6.0
+_MAX_ALONE = 0.9
+_MIN_PAIRS = 50
 
 Floats = npt.NDArray[np.float64]
 
 
-def classes(
+def classify_pages(
     page: npt.NDArray[np.int32], accesses: npt.NDArray[np.float32], pages: int
 ) -> npt.NDArray[np.int32]:
     """Return each page's class, shape ``(pages,)``, of the misses ``page`` (rows)."""
@@ -57,7 +73,7 @@ def classes(
 class Pairs:
     """Pairs in order of window: their pages, classes and windows, of shape ``(pairs,)``.
 
-    Each stands for ``one_of``, where they were too many to keep.
+    Each stands for ``stride``, where they were too many to keep.
     """
 
     page_a: npt.NDArray[np.int32]
@@ -65,7 +81,7 @@ class Pairs:
     class_a: npt.NDArray[np.int32]
     class_b: npt.NDArray[np.int32]
     window: npt.NDArray[np.int32]
-    one_of: float = 1.0
+    stride: float = 1.0
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -74,81 +90,171 @@ class Pairs:
     @property
     def enough(self) -> bool:
         """False where no second counter ran, or too briefly."""
-        return len(self) >= _FEWEST_PAIRS
+        return len(self) >= _MIN_PAIRS
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
     """How misses overlap with all slow.
 
-    ``alone``, ``(windows,)``, is the share of misses that overlap with none; ``k_less_1``,
+    ``alone``, ``(windows,)``, is the share of misses that overlap with none; ``overlapping``,
     ``(windows, classes)``, the number that each of the others overlaps with.
     """
 
     alone: Floats
-    k_less_1: Floats
+    overlapping: Floats
 
-    def waits(self, misses: Floats) -> Floats:
+    def count_waits(self, misses: Floats) -> Floats:
         """Return the waits of the core for these misses, ``(windows, classes)``, all slow."""
-        together = (misses / (1 + self.k_less_1)).sum(1)
+        together = (misses / (1 + self.overlapping)).sum(1)
         return np.asarray(self.alone * misses.sum(1) + (1 - self.alone) * together)
 
-    def fitted(self, misses: Floats, waits: Floats) -> Overlap:
+    def fit_to_waits(self, misses: Floats, waits: Floats) -> Overlap:
         """Return the overlap with which ``misses`` give ``waits``, ``(windows,)``."""
-        steeper = np.maximum(_scale(misses, self.k_less_1, waits), 1.0)
-        alone = np.where(steeper > 1, 0.0, _alone(misses, self.k_less_1, waits))
+        steeper = np.maximum(_scale(misses, self.overlapping, waits), 1.0)
+        alone = np.where(steeper > 1, 0.0, _alone(misses, self.overlapping, waits))
         rest = 1 - alone
-        k_less_1 = self.k_less_1 * (steeper / rest)[:, None]
+        overlapping = self.overlapping * (steeper / rest)[:, None]
         left = np.maximum(waits - alone * misses.sum(1), 1e-9)
-        exact = _scale(misses * rest[:, None], k_less_1, left)
-        return Overlap(alone, k_less_1 * exact[:, None])
+        exact = _scale(misses * rest[:, None], overlapping, left)
+        return Overlap(alone, overlapping * exact[:, None])
 
 
-def neighbours(pairs: Pairs, sampled: Floats, period: float) -> Floats:
+def fit_neighbours(pairs: Pairs, sampled: Floats, period: float) -> Floats:
     """Return K - 1 by window and class: ``sampled``, ``(windows, classes)``, are one in ``period``.
 
     As product of a window's and a class's part, by iterative proportional fitting (Deming and
     Stephan, 1940).
     """
     windows = len(sampled)
-    of_window = np.bincount(pairs.window, minlength=windows) * 2.0 * pairs.one_of
-    of_class = np.bincount(pairs.class_a, minlength=CLASSES) * pairs.one_of
-    of_class = of_class + np.bincount(pairs.class_b, minlength=CLASSES) * pairs.one_of
+    of_window = np.bincount(pairs.window, minlength=windows) * 2.0 * pairs.stride
+    of_class = np.bincount(pairs.class_a, minlength=CLASSES) * pairs.stride
+    of_class = of_class + np.bincount(pairs.class_b, minlength=CLASSES) * pairs.stride
     rate = of_window.sum() / max(float(sampled.sum()), 1.0)
     by_class = np.ones(CLASSES)
     by_window = np.full(windows, rate)
-    for _ in range(_ROUNDS):
+    for _ in range(_FIT_ROUNDS):
         by_window = (of_window + _PRIOR_WINDOW * rate) / (sampled @ by_class + _PRIOR_WINDOW)
         prior = max(_PRIOR_CLASS * rate, 1e-12)
         by_class = (of_class + prior) / (by_window @ sampled + prior)
     return np.asarray(by_window[:, None] * by_class * period)
 
 
-def alone_by_time(misses: Floats, waits: Floats) -> Overlap:
+def fit_overlap_to_times(misses: Floats, waits: Floats) -> Overlap:
     """Return the overlap fitted to the times alone, without pairs: the same for all classes."""
-    k_less_1 = np.clip(misses.sum(1) / np.maximum(waits, 1e-9), 1.0, 64.0) - 1
-    return Overlap(np.zeros(len(misses)), np.repeat(k_less_1[:, None], misses.shape[1], axis=1))
+    overlapping = np.clip(misses.sum(1) / np.maximum(waits, 1e-9), 1.0, 64.0) - 1
+    return Overlap(np.zeros(len(misses)), np.repeat(overlapping[:, None], misses.shape[1], axis=1))
 
 
-def _scale(misses: Floats, k_less_1: Floats, waits: Floats) -> Floats:
+def _scale(misses: Floats, overlapping: Floats, waits: Floats) -> Floats:
     """Return the factor of K - 1 of all classes in each window, ``(windows,)``."""
-    low, high = np.zeros(len(waits)), np.full(len(waits), _STEEPEST)
-    for _ in range(30):
-        middle = (low + high) / 2
-        too_many = (misses / (1 + middle[:, None] * k_less_1)).sum(1) > waits
-        low, high = np.where(too_many, middle, low), np.where(too_many, high, middle)
-    return np.asarray((low + high) / 2)
+    return _bisect(
+        lambda factor: (misses / (1 + factor[:, None] * overlapping)).sum(1) > waits,
+        np.full(len(waits), _MAX_SCALE),
+    )
 
 
-def _alone(misses: Floats, k_less_1: Floats, waits: Floats) -> Floats:
+def _alone(misses: Floats, overlapping: Floats, waits: Floats) -> Floats:
     """Return the share of misses without neighbours that gives ``waits``, ``(windows,)``.
 
     The others have all neighbours.
     """
-    low, high = np.zeros(len(waits)), np.full(len(waits), _MOST_ALONE)
-    for _ in range(30):
-        alone = (low + high) / 2
+
+    def too_few(alone: Floats) -> npt.NDArray[np.bool_]:
         rest = (1 - alone)[:, None]
-        found = alone * misses.sum(1) + (rest * misses / (1 + k_less_1 / rest)).sum(1)
-        low, high = np.where(found < waits, alone, low), np.where(found < waits, high, alone)
+        found = alone * misses.sum(1) + (rest * misses / (1 + overlapping / rest)).sum(1)
+        return np.asarray(found < waits)
+
+    return _bisect(too_few, np.full(len(waits), _MAX_ALONE))
+
+
+def _bisect(above: Callable[[Floats], npt.NDArray[np.bool_]], high: Floats) -> Floats:
+    """Return where ``above``, true at 0, becomes false below ``high``, for each window."""
+    low = np.zeros(len(high))
+    for _ in range(30):
+        middle = (low + high) / 2
+        up = above(middle)
+        low, high = np.where(up, middle, low), np.where(up, high, middle)
     return np.asarray((low + high) / 2)
+
+
+IN_FLIGHT: Floats = np.concatenate(
+    [[1.0, 4.0, 6.0], np.arange(8.0, 18.0, 0.5), [18.5, 20.0, 22.0, 25.0, 30.0, 40.0, 64.0]]
+)
+"""Misses per window: the tables' rows."""
+
+CHANCES = 16
+"""Columns: chances of a miss to be slow, (i / (CHANCES - 1)) squared, so that small ones are near
+each other."""
+
+_MISSES = 4000
+_ISSUE_SHARE = 0.2
+"""Time of a window's instructions without a miss, as a share of a fast latency."""
+_UNLIMITED = 128.0
+
+
+@kernel
+def _run(
+    latency_ns: Float64s,
+    done_ns: Float64s,
+    buffer_ns: Float64s,
+    held: float,
+    window_ns: float,
+) -> float:
+    """Return the time of these misses in ns; ``done_ns`` and ``buffer_ns`` are work space."""
+    apart_ns = window_ns / held
+    stalled = 0.0
+    oldest = 0
+    buffer_ns[:] = 0.0
+    for i in range(len(latency_ns)):
+        while oldest < i and oldest + held <= i:
+            leaves = (oldest + held) * apart_ns + stalled
+            if done_ns[oldest] > leaves:
+                stalled += done_ns[oldest] - leaves
+            oldest += 1
+        start = i * apart_ns + stalled
+        free = 0
+        for b in range(1, len(buffer_ns)):
+            if buffer_ns[b] < buffer_ns[free]:
+                free = b
+        start = max(start, buffer_ns[free])
+        done_ns[i] = start + latency_ns[i]
+        buffer_ns[free] = done_ns[i]
+    return len(latency_ns) * apart_ns + stalled
+
+
+@lru_cache(maxsize=8)
+def simulate_core(slow_ns: float, fast_ns: float, buffers: int) -> tuple[Floats, Floats]:
+    """Return two tables of factors for the rule, each of shape ``(len(IN_FLIGHT), CHANCES)``.
+
+    In the first, other waits hide the savings of bursts; in the second, all waits are for memory.
+    ``slow_ns`` and ``fast_ns`` are the tiers' latencies.
+    """
+    drawn = np.random.default_rng(1).permutation((np.arange(_MISSES) + 0.5) / _MISSES)
+    chance = (np.arange(CHANCES) / (CHANCES - 1)) ** 2
+    latency = [np.where(drawn < p, slow_ns, fast_ns) for p in chance.tolist()]
+    chance = np.array([np.mean(drawn < p) for p in chance.tolist()])
+    done = np.zeros(_MISSES)
+    hidden, bare = np.ones((2, len(IN_FLIGHT), CHANCES))
+    for row, held in enumerate(IN_FLIGHT.tolist()):
+        rule = chance * held / (1 + (held - 1) * chance)
+        limited, unlimited = (
+            _gains(latency, done, np.zeros(count), held, fast_ns * _ISSUE_SHARE)
+            for count in (buffers, int(min(held + 1, _UNLIMITED)))
+        )
+        hidden[row, 1:] = np.minimum(limited[1:] / unlimited[1:], 1.0)
+        bare[row, 1:] = np.minimum(limited[1:] / rule[1:], 1.0)
+    hidden[:, 0], bare[:, 0] = hidden[:, 1], bare[:, 1]
+    return hidden, bare
+
+
+def _gains(
+    latency: list[npt.NDArray[np.float64]],
+    done: npt.NDArray[np.float64],
+    buffer: npt.NDArray[np.float64],
+    held: float,
+    window_ns: float,
+) -> Floats:
+    """Return a core's time between all-fast (0) and all-slow (1), by the chance of a slow miss."""
+    took = np.array([_run(each, done, buffer, held, window_ns) for each in latency])
+    return np.asarray((took - took[0]) / (took[-1] - took[0]))

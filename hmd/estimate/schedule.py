@@ -1,22 +1,30 @@
-"""Price of a schedule of migrations: pages, tiers and times.
+# SPDX-License-Identifier: MIT
+"""Schedules of migrations, and the price of one: pages, tiers and times.
 
-Takes a model, the layout at the start and moves in order of time; returns the run's windows with
-the cost of the moves. A page's accesses in the window of its move are divided by the time of the
-move. A window's time depends on the moves in it and vice versa, so both are iterated until they
+A schedule in a file has one move per line, ``time_ms,address,fast`` or ``...,slow``.
+
+The price takes a model, the layout at the start and moves in order of time; it is the run's windows
+with the cost of the moves. A page's accesses in the window of its move are divided by the time of
+the move. A window's time depends on the moves in it and vice versa, so both are iterated until they
 agree to 0.01 % of the runtime: usually three or four times, each at the cost of a layout.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from hmd.estimate.layout import Layout
-from hmd.estimate.layout_estimate import Estimate
+from hmd.base.errors import ConfigError
+from hmd.base.units import PAGE_BYTES
+from hmd.estimate.cost import add_slow
+from hmd.estimate.layout import Layout, numbered_lines, read_text
+from hmd.estimate.model import Estimate, RuntimeModel, SlowMass
 from hmd.estimate.overlap import CLASSES
-from hmd.estimate.runtime_model import RuntimeModel, SlowMass
+from hmd.estimate.samples import PageIndex
 
 MOVE_NS = 2000.0
 """Time of a 4 KiB page's move, in ns, during which the program waits. Published figures are 1 to
@@ -25,6 +33,9 @@ about as long."""
 
 _ROUNDS = 12
 _NEAR = 1e-4
+
+_ADDRESS = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.IGNORECASE)
+_HEADER = "time_ms,address,tier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +104,6 @@ def _played(
     window_ns: npt.NDArray[np.float64],
 ) -> tuple[SlowMass, npt.NDArray[np.float64]]:
     """Return the slow accesses of each window as pages move, and the moves in each."""
-    from hmd.estimate.slow_accesses import add_slow
-
     ends = np.cumsum(window_ns)
     # Moves after the end have no effect.
     of_move = np.searchsorted(ends, schedule.time_ns, side="right")
@@ -138,3 +147,53 @@ def _moved(
             after[number] = wanted
             count += 1
     return after, share, count
+
+
+def read_schedule(path: Path, pages: PageIndex, start: Layout) -> tuple[Schedule, Layout]:
+    """Return a file's moves in order of time, and the layout that they start from.
+
+    An address stands for its page in every process that has it. Pages that were never sampled
+    come behind those of ``start``, each where its first move is one. Raises ConfigError, which
+    names the wrong line.
+    """
+    known: dict[int, list[int]] = {}
+    for number, address in enumerate(pages.address.tolist()):
+        known.setdefault(address, []).append(number)
+    beyond: list[bool] = []
+    moves: list[tuple[float, int, bool]] = []
+    for line, text in numbered_lines(read_text(path)):
+        if line == 1 and text.startswith("time"):
+            if text.replace(" ", "") != _HEADER:
+                raise ConfigError(f"{path}:1: {text!r}: the columns are {_HEADER}")
+            continue
+        time_ns, address, fast = _move(text, f"{path}:{line}")
+        if address not in known:
+            known[address] = [len(pages) + len(beyond)]
+            beyond.append(not fast)
+        moves += [(time_ns, page, fast) for page in known[address]]
+    moves.sort(key=lambda move: move[0])
+    schedule = Schedule(
+        np.array([time_ns for time_ns, _, _ in moves], np.float64),
+        np.array([page for _, page, _ in moves], np.int32),
+        np.array([fast for _, _, fast in moves], np.bool_),
+    )
+    return schedule, np.concatenate([start, np.array(beyond, np.bool_)])
+
+
+def _move(text: str, where: str) -> tuple[float, int, bool]:
+    """Return time, address of the page, and whether it goes to fast memory."""
+    words = [word.strip() for word in text.split(",")]
+    address = _ADDRESS.fullmatch(words[1]) if len(words) == 3 else None
+    if address is None or words[2] not in ("fast", "slow"):
+        raise ConfigError(
+            f"{where}: {text!r} is no move, such as 1500,7f0000001000,fast "
+            "(milliseconds, address, tier)"
+        )
+    try:
+        time_ms = float(words[0])
+    except ValueError:
+        time_ms = -1.0
+    if not 0 <= time_ms < 1e12:
+        raise ConfigError(f"{where}: {words[0]!r} is no time in milliseconds from the start")
+    page = int(address[1], 16) // PAGE_BYTES * PAGE_BYTES
+    return time_ms * 1e6, page, words[2] == "fast"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cutting two runs of one program into windows that match.
 
 Window i of one run is matched with window i of the other: equal parts of each run's own span,
@@ -12,7 +13,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import UsageError
+from hmd.base.errors import UsageError
 from hmd.trace.trace import Trace
 
 
@@ -54,7 +55,7 @@ def window_count(slow: Trace, window_ns: float) -> int:
 def cut(trace: Trace, count: int, by: CutBy = CutBy.TIME) -> Windows:
     """Return a run in ``count`` windows; their lengths add up to its runtime.
 
-    An outline (``hmd.trace.streaming``) suffices. Raises UsageError if it is to be cut by
+    A thinned trace suffices. Raises UsageError if it is to be cut by
     instructions and has no counts of them.
     """
     runtime = float(trace.runtime_ns)

@@ -1,47 +1,472 @@
-"""Chunks of 2 MiB as columns that grow by doubling, the rows of their pages, and their index.
+# SPDX-License-Identifier: MIT
+"""How the heat table is stored: chunks of 2 MiB as columns, page slots, and an index of chunks.
 
-Rows of chunks are dense: the last chunk takes the row of one that is removed. Rows of pages are a
-pool of bounded size: as long as some are free, every new chunk gets one. A chunk without pages of
-its own is counted as a whole, in 50 bytes instead of 6 KiB. Row numbers are valid only until
-``version`` changes; those of chunks until ``order`` does: not by more chunks, nor by their detail.
+Rows of chunks are dense: the last chunk takes the row of one that is removed. A chunk has 47 bytes
+of columns and up to 64 of the index. Counts per 4 KiB page take 6 KiB more: a chunk has them while
+it owns a page slot. Slots are a bounded pool; a chunk without one is *coarse*: it is counted as one
+row. Row numbers are valid until ``version`` changes, those of chunks until ``order`` does: it
+changes when chunks are removed or renumbered, not when chunks or page slots are added.
+
+A chunk is found by its process slot and chunk number in a hash table with open addressing.
+Kernels that pass over the whole table cost 0.3 ns per page (nodes), 2 ns per row (heat).
+
+``idle`` columns have the time since a page's last sample in a byte. The low seven bits are a code:
+single ticks up to 16, then eight steps per octave, so that a time is exact to an eighth, up to
+2**18 ticks. The top bit marks a page that was never sampled since it appeared. Ageing costs about
+0.5 ns per page and tick.
 """
 
 from __future__ import annotations
 
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.chunk_columns import ChunkColumns, ChunkCounts, ChunkIndex
-from hmd.heat.chunk_index import find_chunks, insert_chunks
-from hmd.heat.geometry import ABSENT, CHUNK_PAGES, GROUPS
-from hmd.heat.page_counts import summarise
+from hmd.base.numba_kernels import (
+    Bools,
+    Float32Plane,
+    Float32s,
+    Float64s,
+    Int8Plane,
+    Int8s,
+    Int16s,
+    Int32s,
+    Int32View,
+    Int64Plane,
+    Int64s,
+    Uint8Plane,
+    Uint8s,
+    Uint64s,
+    Uint64View,
+    dtypes,
+    inline,
+    kernel,
+)
+from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED, PROBE_PARTS
 
-_LEAST_CHUNKS = 64
-_ASKING = 1024
+#: The ``idle`` byte of a page that has just appeared, or is absent.
+NEW: Final = 0x80
+_IDLE_CODES: Final = 0x80
+_EXACT_TICKS: Final = 16
+_STEPS_PER_OCTAVE: Final = 8
+# How many ticks a page keeps each code, and how many it had before.
+_CODE_TICKS: Final = 1 << (
+    np.maximum(np.arange(_IDLE_CODES) - _EXACT_TICKS, -1) // _STEPS_PER_OCTAVE + 1
+)
+_TICKS: Final = np.concatenate([[0], np.cumsum(_CODE_TICKS[:-1])]).astype(np.int32)
+
+#: log2 of the bytes in a chunk and in a page.
+CHUNK_SHIFT: Final = 21
+PAGE_SHIFT: Final = 12
+#: User addresses have at most 56 bits (five-level paging), so a chunk number has 35.
+ADDRESS_BITS: Final = 56
+NUMBER_BITS: Final = ADDRESS_BITS - CHUNK_SHIFT
+EMPTY: Final = -1
+"""The key of a free entry of the index."""
+# Fibonacci hashing (Knuth, TAOCP 3, 6.4): 2**64 over the golden ratio.
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+
+#: Bins of the log2 histogram of heat: bin b counts pages of 2**(b - COLDEST) accesses per second
+#: and more, below twice that; the first and the last also count what lies beyond.
+HEAT_BINS: Final = 64
+COLDEST: Final = 24
+
+_MIN_CHUNKS: Final = 64
+_MAX_REQUESTS: Final = 1024
 # No two states of two tables have the same version.
 _VERSIONS: Final = count(1)
 
 Rows = npt.NDArray[np.integer]
 
 
+class ChunkColumns(NamedTuple):
+    """All chunks, and the pages of those that own a page slot.
+
+    Per chunk, shape ``(capacity,)``:
+        process: slot of the process.
+        address: first byte.
+        huge: whether it is one huge page.
+        heat_sum, recent_sum: sums of ``heat`` and ``recent`` over its pages.
+        resident: number of resident pages.
+        swept: tick after which it was last swept, from 1 on; 0: never, or out of date.
+        page_slot: its page slot, -1 for a coarse chunk.
+    Per coarse chunk:
+        chunk_exposure, chunk_node, chunk_wear, chunk_idle: as of the pages below.
+        minority_pages: resident pages with another ``node`` than ``chunk_node``.
+        probe_bitmap: the parts of the chunk that the last ``probe_samples`` samples hit.
+        last_probe_hits: how many parts the last full probe hit (hmd.heat.counting).
+    Per page slot, shape ``(slots,)``:
+        owner: its chunk, -1 if it is free.
+        owner_since: the tick since which it has been.
+    Per page, shape ``(slots, 512)``:
+        heat: weight of cooled samples.
+        recent: weight of the samples in the open window.
+        exposure: the share of the process's history over which ``heat`` was counted, in 1/255.
+        node: its node; ``ABSENT``; ``FIXED - node`` for an unmovable page.
+        wear: what recent moves have added.
+        idle: time since the last sample, as above.
+    """
+
+    process: Int32s
+    address: Uint64s
+    huge: Bools
+    heat_sum: Float32s
+    recent_sum: Float32s
+    resident: Int16s
+    swept: Int32s
+    page_slot: Int32s
+    chunk_exposure: Uint8s
+    chunk_node: Int8s
+    chunk_wear: Uint8s
+    chunk_idle: Uint8s
+    minority_pages: Int16s
+    probe_bitmap: Uint64s
+    probe_samples: Uint8s
+    last_probe_hits: Uint8s
+    owner: Int32s
+    owner_since: Int32s
+    heat: Float32Plane
+    recent: Float32Plane
+    exposure: Uint8Plane
+    node: Int8Plane
+    wear: Uint8Plane
+    idle: Uint8Plane
+
+    @classmethod
+    def blank(cls, capacity: int, slots: int) -> ChunkColumns:
+        """Return columns of chunks without heat or pages, and of free page slots."""
+        shapes = [(capacity,)] * _CHUNK_FIELDS + [(slots,)] * 2 + [(slots, CHUNK_PAGES)] * 6
+        pairs = zip(shapes, dtypes(cls), strict=True)  # type: ignore[arg-type]
+        columns = cls(*(np.zeros(shape, dtype) for shape, dtype in pairs))
+        for name, value in _BLANK.items():
+            getattr(columns, name)[:] = value
+        return columns
+
+    @property
+    def of_chunks(self) -> tuple[npt.NDArray[np.generic], ...]:
+        """The columns per chunk."""
+        return self[:_CHUNK_FIELDS]
+
+    @property
+    def of_pages(self) -> tuple[npt.NDArray[np.generic], ...]:
+        """The columns per page slot."""
+        return self[_CHUNK_FIELDS:]
+
+
+_CHUNK_FIELDS: Final = ChunkColumns._fields.index("owner")
+_BLANK: Final = {
+    "page_slot": -1,
+    "chunk_node": ABSENT,
+    "chunk_idle": NEW,
+    "last_probe_hits": PROBE_PARTS,
+    "owner": -1,
+    "node": ABSENT,
+    "idle": NEW,
+}
+
+
+class ChunkIndex(NamedTuple):
+    """A hash index from chunks to their rows: open addressing, linear probing.
+
+    ``entries`` has a key and a row of :class:`ChunkColumns` in turn, so that a look-up needs one
+    line of the cache. Keys are numbers of process slot and chunk, below 0 where free. The number of
+    keys is a power of two.
+    """
+
+    entries: Int64s
+
+    @classmethod
+    def empty(cls, chunks: int) -> ChunkIndex:
+        """Return an index that is at most half full with so many chunks."""
+        return cls(np.full(4 * (1 << (chunks - 1).bit_length()), EMPTY, np.int64))
+
+
+class ChunkCounts(NamedTuple):
+    """How the rows of a table are used.
+
+    ``counts`` has the number of chunks, of free page slots and of ``requests``. ``free`` are the
+    free page slots, the next one last; ``requests`` the chunks that request one.
+    """
+
+    counts: Int64s
+    free: Int32s
+    requests: Int32s
+
+
+class HistoryColumns(NamedTuple):
+    """What each process's samples add up to; shape ``(processes,)``.
+
+    ``history_weight`` is the cooled weight of all samples before the open window, ``window_weight``
+    the weight of the samples in it, ``effective_sample_weight`` the weight of one sample.
+    """
+
+    history_weight: Float64s
+    window_weight: Float64s
+    effective_sample_weight: Float64s
+
+
+class TableRates(NamedTuple):
+    """How hot pages are, where the table keeps them.
+
+    Rates are in accesses per second and 4 KiB page, times the priority of the process; ``samples``
+    are the effective samples on which they rest. Shapes are ``(slots, 512)`` for pages and
+    ``(chunks,)`` for chunks that are one row of a view.
+    """
+
+    page_rate: Float32Plane
+    page_samples: Float32Plane
+    chunk_rate: Float32s
+    chunk_samples: Float32s
+
+
+def successors(tick: int) -> npt.NDArray[np.uint8]:
+    """Return the ``idle`` byte that follows each byte at a tick, shape ``(256,)``."""
+    code = np.arange(_IDLE_CODES)
+    # All pages of one code advance together.
+    following = np.minimum(code + (tick % _CODE_TICKS == 0), _IDLE_CODES - 1)
+    return np.concatenate([following, following + NEW]).astype(np.uint8)
+
+
+def idle_ticks(idle: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
+    """Return the ticks that ``idle`` bytes encode: above 16 at most an eighth too many."""
+    ticks: npt.NDArray[np.int32] = _TICKS[idle & (NEW - 1)]
+    return ticks
+
+
+@kernel
+def age(
+    chunks: int, following: Uint8s, owner: Int32s, idle: Uint8Plane, chunk_idle: Uint8s
+) -> None:
+    """Age every page, and every chunk, by a tick; ``following`` comes from :func:`successors`."""
+    for slot in range(len(owner)):
+        if owner[slot] >= 0:
+            for i in range(idle.shape[1]):
+                idle[slot, i] = following[idle[slot, i]]
+    for chunk in range(chunks):
+        chunk_idle[chunk] = following[chunk_idle[chunk]]
+
+
+@inline
+def node_of(code: np.int64) -> np.int64:
+    """Return the node of a page, whether it may move or not; ``ABSENT`` where it has none."""
+    return FIXED - code if code <= FIXED else code
+
+
+@inline
+def chunk_key(process: int | np.integer, address: np.uint64) -> np.int64:
+    """Return the key of the chunk of an address."""
+    number = np.int64(address >> np.uint64(CHUNK_SHIFT))
+    return (np.int64(process) << NUMBER_BITS) | number
+
+
+@inline
+def page_in_chunk(address: np.uint64) -> np.int64:
+    """Return which of its chunk's pages an address is in."""
+    return np.int64(address >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
+
+
+@inline
+def first_position(entries: Int64s, key: np.int64) -> np.int64:
+    """Return where among the entries the search for ``key`` begins."""
+    # The highest bits: neighbours lie apart.
+    high = (np.uint64(key) * _GOLDEN) >> np.uint64(32)
+    return 2 * np.int64((high * np.uint64(len(entries) // 2)) >> np.uint64(32))
+
+
+@inline
+def find_position(entries: Int64s, key: np.int64) -> np.int64:
+    """Return where among the entries ``key`` is, or belongs; its row follows."""
+    at = first_position(entries, key)
+    while entries[at] != key and entries[at] != EMPTY:
+        at = (at + 2) & (len(entries) - 1)
+    return at
+
+
+@inline
+def find_row(entries: Int64s, key: np.int64) -> np.int64:
+    """Return the row of a chunk, -1 where it is not known."""
+    at = find_position(entries, key)
+    return np.int64(-1) if entries[at] == EMPTY else entries[at + 1]
+
+
+@kernel
+def insert_chunks(
+    begin: int, end: int, process: Int32s, address: Uint64s, index: ChunkIndex
+) -> None:
+    """Add the chunks of some rows to an index, which must have more positions than chunks."""
+    entries = index.entries
+    for chunk in range(begin, end):
+        key = chunk_key(process[chunk], address[chunk])
+        at = find_position(entries, key)
+        entries[at], entries[at + 1] = key, chunk
+
+
+@kernel
+def find_chunks(process: int, addresses: Uint64View, index: ChunkIndex, found: Int32s) -> None:
+    """Set ``found`` to the row of each address's chunk, -1 where there is none."""
+    for i in range(len(addresses)):
+        found[i] = find_row(index.entries, chunk_key(process, addresses[i]))
+
+
+@kernel
+def find_nodes(
+    process: Int32View,
+    address: Uint64View,
+    index: ChunkIndex,
+    columns: ChunkColumns,
+    found: Int16s,
+) -> None:
+    """Set ``found`` to the node of each address's page, -1 where it is not known.
+
+    Pages of a coarse chunk are taken to lie where most of them do.
+    """
+    chunk, last = np.int64(-1), np.int64(-1)
+    for i in range(len(address)):
+        key = chunk_key(process[i], address[i])
+        if key != last:
+            chunk, last = find_row(index.entries, key), key
+        found[i] = -1
+        if chunk >= 0:
+            slot = np.int64(columns.page_slot[chunk])
+            page = page_in_chunk(address[i])
+            found[i] = node_of(
+                np.int64(columns.node[slot, page] if slot >= 0 else columns.chunk_node[chunk])
+            )
+
+
+@kernel
+def find_storage(
+    process: Int32View,
+    address: Uint64View,
+    index: ChunkIndex,
+    columns: ChunkColumns,
+    found: Int64s,
+) -> None:
+    """Set ``found`` to the storage index of each address of a process, -1 where none is known.
+
+    :mod:`hmd.heat.view_rows` explains storage indexes.
+    """
+    first_chunk = len(columns.owner) * CHUNK_PAGES
+    for i in range(len(address)):
+        found[i] = -1
+        if process[i] < 0 or address[i] >> np.uint64(ADDRESS_BITS):
+            continue
+        chunk = find_row(index.entries, chunk_key(process[i], address[i]))
+        if chunk < 0:
+            continue
+        slot, huge = np.int64(columns.page_slot[chunk]), columns.huge[chunk]
+        page = page_in_chunk(address[i])
+        node = columns.chunk_node[chunk]
+        if slot >= 0:
+            node = columns.node[slot, 0 if huge else page]
+        if node != ABSENT:
+            found[i] = first_chunk + chunk if slot < 0 or huge else slot * CHUNK_PAGES + page
+
+
+@inline
+def _add(code: int, pages: int, process: int, movable: Int64Plane, fixed: Int64Plane) -> None:
+    """Add pages of one code to a process's counts."""
+    if 0 <= code < movable.shape[1]:
+        movable[process, code] += pages
+    elif code <= FIXED and FIXED - code < movable.shape[1]:
+        fixed[process, FIXED - code] += pages
+
+
+@kernel
+def count_nodes(chunks: int, columns: ChunkColumns, movable: Int64Plane, fixed: Int64Plane) -> None:
+    """Add each process's pages on each node to ``movable`` or, those that must stay, to ``fixed``.
+
+    Results have shape ``(processes, nodes)``. All pages of a coarse chunk count on the node of most
+    of them.
+    """
+    process, node = columns.process, columns.node
+    # Neighbours mostly lie on one node: their pages are added up before they are stored.
+    pages, last_code, last_process = 0, ABSENT, 0
+    for chunk in range(chunks):
+        p, slot = process[chunk], columns.page_slot[chunk]
+        if slot < 0:
+            code = columns.chunk_node[chunk]
+            if code != last_code or p != last_process:
+                _add(last_code, pages, last_process, movable, fixed)
+                pages, last_code, last_process = 0, int(code), int(p)
+            pages += columns.resident[chunk]
+            continue
+        # A pass per code that occurs, which compares many pages at a time.
+        left = 0
+        for i in range(CHUNK_PAGES):
+            left += int(node[slot, i] != ABSENT)
+        for on in range(movable.shape[1]):
+            if left <= 0:
+                break
+            free, stuck = 0, 0
+            for i in range(CHUNK_PAGES):
+                free += int(node[slot, i] == on)
+                stuck += int(node[slot, i] == FIXED - on)
+            movable[p, on] += free
+            fixed[p, on] += stuck
+            left -= free + stuck
+    _add(last_code, pages, last_process, movable, fixed)
+
+
+@kernel
+def summarise(node: Int8Plane, majority: Int8s, resident: Int16s, minority_pages: Int16s) -> None:
+    """Set the code of most pages of each chunk, its resident pages, and those of other codes.
+
+    ``node`` has shape ``(k, 512)``, results ``(k,)``; a chunk without pages is ``ABSENT``.
+    """
+    pages_of = np.zeros(256, np.int64)
+    for chunk in range(len(node)):
+        pages_of[:] = 0
+        for i in range(CHUNK_PAGES):
+            pages_of[node[chunk, i] & 255] += 1
+        present = CHUNK_PAGES - pages_of[ABSENT & 255]
+        pages_of[ABSENT & 255] = 0
+        code = np.argmax(pages_of)
+        resident[chunk] = present
+        minority_pages[chunk] = present - pages_of[code]
+        majority[chunk] = ABSENT if present == 0 else np.int8(np.uint8(code))
+
+
+@inline
+def _heat_bin(rate: np.float32) -> int:
+    """Return the bin of a rate, from its exponent."""
+    exponent = int(np.float32(rate).view(np.int32) >> np.int32(23)) - 127
+    return min(max(exponent + COLDEST, 0), HEAT_BINS - 1)
+
+
+@kernel
+def count_heat(chunks: int, columns: ChunkColumns, rates: TableRates, bins: Int64Plane) -> None:
+    """Add pages to ``bins``, shape ``(nodes, HEAT_BINS)``, by node and log2 of their rate."""
+    for chunk in range(chunks):
+        slot = columns.page_slot[chunk]
+        if slot < 0 or columns.huge[chunk]:
+            node = node_of(columns.chunk_node[chunk] if slot < 0 else columns.node[slot, 0])
+            if 0 <= node < len(bins):
+                bins[node, _heat_bin(rates.chunk_rate[chunk])] += columns.resident[chunk]
+            continue
+        for i in range(CHUNK_PAGES):
+            node = node_of(columns.node[slot, i])
+            if 0 <= node < len(bins):
+                bins[node, _heat_bin(rates.page_rate[slot, i])] += 1
+
+
 class Chunks:
     """The chunks of all processes: ``columns`` up to row ``used``, and their ``index``.
 
-    At most ``details_most`` of them have detail.
+    At most ``max_page_slots`` of them have a page slot.
     """
 
-    def __init__(self, details_most: int) -> None:
-        self._details_most = max(details_most, 1)
+    def __init__(self, max_page_slots: int) -> None:
+        self._max_slots = max(max_page_slots, 1)
         self.version = self.order = next(_VERSIONS)
-        self.columns = ChunkColumns.blank(_LEAST_CHUNKS, self._details(_LEAST_CHUNKS))
+        self.columns = ChunkColumns.blank(_MIN_CHUNKS, min(_MIN_CHUNKS, self._max_slots))
         self.state = ChunkCounts(
-            np.zeros(3, np.int64), np.empty(0, np.int32), np.zeros(_ASKING, np.int32)
+            np.zeros(3, np.int64), np.empty(0, np.int32), np.zeros(_MAX_REQUESTS, np.int32)
         )
-        self._free(np.arange(len(self.columns.owner)))
-        self._rebuild()
+        self._free(np.arange(self.page_slots))
+        self._rebuild_index()
 
     @property
     def used(self) -> int:
@@ -49,14 +474,14 @@ class Chunks:
         return int(self.state.counts[0])
 
     @property
-    def details(self) -> int:
-        """The number of chunks that have detail."""
-        return len(self.columns.owner) - int(self.state.counts[1])
+    def page_slots(self) -> int:
+        """The number of page slots, used and free."""
+        return len(self.columns.owner)
 
     @property
-    def detail_rows(self) -> int:
-        """The number of rows of pages, used and free."""
-        return len(self.columns.owner)
+    def used_page_slots(self) -> int:
+        """The number of chunks that have a page slot."""
+        return self.page_slots - int(self.state.counts[1])
 
     @property
     def nbytes(self) -> int:
@@ -78,10 +503,9 @@ class Chunks:
         self.columns.address[begin:end] = addresses
         self.state.counts[0] = end
         insert_chunks(begin, end, self.columns.process, self.columns.address, self.index)
-        self.attach(np.arange(begin, min(end, begin + int(self.state.counts[1]))))
-        self.version = next(_VERSIONS)
+        self.assign_page_slots(np.arange(begin, min(end, begin + int(self.state.counts[1]))))
 
-    def renew(self) -> None:
+    def record_added(self) -> None:
         """Note that counting has added chunks."""
         self.version = next(_VERSIONS)
 
@@ -94,24 +518,23 @@ class Chunks:
         if not len(rows):
             return
         columns, used = self.columns, self.used
-        details = columns.detail[rows]
-        self._free(details[details >= 0])
+        slots = columns.page_slot[rows]
+        self._free(slots[slots >= 0])
         stays = np.ones(used, np.bool_)
         stays[rows] = False
         left = int(np.count_nonzero(stays))
         holes = np.flatnonzero(~stays[:left])
         movers = left + np.flatnonzero(stays[left:])
-        blank = ChunkColumns.blank(1, 1)
-        for column, empty in zip(columns.of_chunks, blank.of_chunks, strict=True):
+        for column, empty in zip(columns.of_chunks, _NO_CHUNK.of_chunks, strict=True):
             column[holes] = column[movers]
             column[left:used] = empty
-        moved = columns.detail[holes]
+        moved = columns.page_slot[holes]
         columns.owner[moved[moved >= 0]] = holes[moved >= 0]
         self.state.counts[0], self.state.counts[2] = left, 0
         if left < len(columns.process) // 4:
-            self._resize(max(_LEAST_CHUNKS, len(columns.process) // 2))
+            self._resize(max(_MIN_CHUNKS, len(columns.process) // 2))
         else:
-            self._rebuild()
+            self._rebuild_index()
         self.version = self.order = next(_VERSIONS)
 
     def renumber(self, slots: npt.NDArray[np.int32]) -> None:
@@ -121,123 +544,114 @@ class Chunks:
         gone = np.flatnonzero(process < 0)
         self.remove(gone)
         if not len(gone):
-            self._rebuild()
+            self._rebuild_index()
         self.version = self.order = next(_VERSIONS)
 
-    def attach(self, rows: Rows, tick: int = 0) -> None:
-        """Give detail to chunks that have none; each page is taken to be as its chunk.
+    def request_page_slots(self, rows: Rows) -> None:
+        """Note that these chunks request page slots, as far as there is room to note it."""
+        counts, requests = self.state.counts, self.state.requests
+        some = rows[: len(requests) - int(counts[2])]
+        requests[counts[2] : counts[2] + len(some)] = some
+        counts[2] += len(some)
 
-        There must be free rows of pages. Chunks of which not all pages are alike are to be swept.
+    def assign_page_slots(self, rows: Rows, tick: int = 0) -> None:
+        """Give free page slots, of which there must be enough, to coarse chunks.
+
+        Each page is taken to be as its chunk. Chunks whose pages may differ are to be swept.
         """
         columns, counts = self.columns, self.state.counts
         counts[1] -= len(rows)
-        pages = self.state.free[counts[1] : counts[1] + len(rows)][::-1].copy()
-        columns.detail[rows], columns.owner[pages], columns.since[pages] = pages, rows, tick
-        whole = (columns.strays[rows] == 0) & (columns.resident[rows] == CHUNK_PAGES)
-        spread = np.float32(1 / CHUNK_PAGES)
-        columns.heat[pages] = (columns.heat_sum[rows] * spread)[:, None]
-        columns.recent[pages] = (columns.recent_sum[rows] * spread)[:, None]
-        columns.exposure[pages] = columns.exposed[rows, None]
-        columns.node[pages] = np.where(whole, columns.code[rows], ABSENT)[:, None]
-        columns.wear[pages] = columns.worn[rows, None]
-        columns.idle[pages] = columns.rested[rows, None]
-        columns.resident[rows[~whole]] = 0
-        columns.swept[rows[~whole]] = 0
+        slots = self.state.free[counts[1] : counts[1] + len(rows)][::-1].copy()
+        columns.page_slot[rows], columns.owner[slots] = slots, rows
+        columns.owner_since[slots] = tick
+        uniform = (columns.minority_pages[rows] == 0) & (columns.resident[rows] == CHUNK_PAGES)
+        share = np.float32(1 / CHUNK_PAGES)
+        columns.heat[slots] = (columns.heat_sum[rows] * share)[:, None]
+        columns.recent[slots] = (columns.recent_sum[rows] * share)[:, None]
+        columns.exposure[slots] = columns.chunk_exposure[rows, None]
+        columns.node[slots] = np.where(uniform, columns.chunk_node[rows], ABSENT)[:, None]
+        columns.wear[slots] = columns.chunk_wear[rows, None]
+        columns.idle[slots] = columns.chunk_idle[rows, None]
+        columns.resident[rows[~uniform]] = 0
+        columns.swept[rows[~uniform]] = 0
         self.version = next(_VERSIONS)
 
-    def ask(self, rows: Rows) -> None:
-        """Note that these chunks ask for detail, as far as there is room to note it."""
-        state = self.state
-        some = rows[: len(state.asking) - int(state.counts[2])]
-        state.asking[state.counts[2] : state.counts[2] + len(some)] = some
-        state.counts[2] += len(some)
-
-    def detach(self, rows: Rows) -> None:
-        """Count chunks that have detail as a whole from now on."""
+    def take_page_slots(self, rows: Rows) -> None:
+        """Make chunks that own page slots coarse."""
         columns = self.columns
-        pages = columns.detail[rows]
-        columns.exposed[rows] = columns.exposure[pages].mean(axis=1).astype(np.uint8)
-        columns.worn[rows] = columns.wear[pages].max(axis=1)
-        columns.rested[rows] = columns.idle[pages].min(axis=1)
-        self.place(rows, columns.node[pages])
-        columns.groups[rows], columns.probes[rows], columns.hit[rows] = 0, 0, GROUPS
-        columns.detail[rows] = -1
-        self._free(pages)
+        slots = columns.page_slot[rows]
+        columns.chunk_exposure[rows] = columns.exposure[slots].mean(axis=1).astype(np.uint8)
+        columns.chunk_wear[rows] = columns.wear[slots].max(axis=1)
+        columns.chunk_idle[rows] = columns.idle[slots].min(axis=1)
+        self.record_nodes(rows, columns.node[slots])
+        columns.probe_bitmap[rows], columns.probe_samples[rows] = 0, 0
+        columns.last_probe_hits[rows] = PROBE_PARTS
+        columns.page_slot[rows] = -1
+        self._free(slots)
         self.version = next(_VERSIONS)
 
-    def bound_details(self, most: int) -> None:
-        """Have at most so many rows of pages from now on; no more than that may be in use.
+    def limit_page_slots(self, limit: int) -> None:
+        """Have at most so many page slots from now on; no more than that may be in use.
 
-        Rows beyond it are freed, or as many are added as chunks can use, unless they are few:
+        Slots beyond it are freed, or as many are added as chunks can use, unless they are few:
         column by column, so that no more than one is there twice.
         """
-        self._details_most = max(most, 1)
-        before, count = self.detail_rows, self._details(len(self.columns.process))
-        if before <= count <= before + before // 16:
+        self._max_slots = max(limit, 1)
+        before, slots = self.page_slots, min(len(self.columns.process), self._max_slots)
+        if before <= slots <= before + before // 16:
             return
-        used = np.flatnonzero(self.columns.owner >= 0)[:count]
-        blank = ChunkColumns.blank(1, 1)
-        names = ChunkColumns._fields[-len(blank.of_pages) :]
-        for name, empty in zip(names, blank.of_pages, strict=True):
-            column = np.repeat(empty, count, axis=0)
+        used = np.flatnonzero(self.columns.owner >= 0)[:slots]
+        names = ChunkColumns._fields[_CHUNK_FIELDS:]
+        for name, empty in zip(names, _NO_CHUNK.of_pages, strict=True):
+            column = np.repeat(empty, slots, axis=0)
             column[: len(used)] = getattr(self.columns, name)[used]
             self.columns = self.columns._replace(**{name: column})
-        owner = self.columns.owner[: len(used)]
-        self.columns.detail[owner] = np.arange(len(used))
+        self.columns.page_slot[self.columns.owner[: len(used)]] = np.arange(len(used))
         self.state.counts[1] = 0
-        self._free(np.arange(len(used), count))
+        self._free(np.arange(len(used), slots))
         self.version = next(_VERSIONS)
 
-    def place(self, rows: Rows, node: npt.NDArray[np.int8]) -> None:
-        """Set where chunks that are counted as a whole lie; ``node`` has shape ``(k, 512)``."""
+    def record_nodes(self, rows: Rows, node: npt.NDArray[np.int8]) -> None:
+        """Record the nodes of coarse chunks; ``node`` has shape ``(k, 512)``."""
         columns = self.columns
-        code, resident = np.empty(len(rows), np.int8), np.empty(len(rows), np.int16)
-        strays = np.empty(len(rows), np.int16)
-        summarise(np.ascontiguousarray(node), code, resident, strays)
-        columns.code[rows], columns.resident[rows] = code, resident
-        columns.strays[rows] = strays
+        majority, resident = np.empty(len(rows), np.int8), np.empty(len(rows), np.int16)
+        minority_pages = np.empty(len(rows), np.int16)
+        summarise(np.ascontiguousarray(node), majority, resident, minority_pages)
+        columns.chunk_node[rows], columns.resident[rows] = majority, resident
+        columns.minority_pages[rows] = minority_pages
 
-    def _details(self, capacity: int) -> int:
-        return min(capacity, self._details_most)
-
-    def _free(self, pages: Rows) -> None:
-        """Take back rows of pages, blank."""
+    def _free(self, slots: Rows) -> None:
+        """Take back page slots, and clear them."""
         columns, counts = self.columns, self.state.counts
-        blank = ChunkColumns.blank(1, 1)
-        for column, empty in zip(columns.of_pages, blank.of_pages, strict=True):
-            column[pages] = empty
-        free = np.concatenate([self.state.free[: counts[1]], pages]).astype(np.int32)
+        for column, empty in zip(columns.of_pages, _NO_CHUNK.of_pages, strict=True):
+            column[slots] = empty
+        free = np.sort(np.concatenate([self.state.free[: counts[1]], slots]))
         counts[1] = len(free)
-        # The lowest row is the next.
-        self.state = self.state._replace(free=_padded(np.sort(free)[::-1], len(columns.owner)))
+        # The lowest slot is the next.
+        padded = np.zeros(self.page_slots, np.int32)
+        padded[: len(free)] = free[::-1]
+        self.state = self.state._replace(free=padded)
 
     def _resize(self, capacity: int) -> None:
-        """Change the capacity; rows of pages, once there, remain."""
-        old = self.columns
-        before = len(old.owner)
-        new = ChunkColumns.blank(capacity, max(self._details(capacity), before))
+        """Change the capacity; page slots remain."""
+        old, slots = self.columns, self.page_slots
+        new = ChunkColumns.blank(capacity, max(min(capacity, self._max_slots), slots))
         for column, larger in zip(old.of_chunks, new.of_chunks, strict=True):
             larger[: self.used] = column[: self.used]
-        if len(new.owner) > before:
+        if len(new.owner) > slots:
             for column, larger in zip(old.of_pages, new.of_pages, strict=True):
-                larger[:before] = column
+                larger[:slots] = column
             self.columns = new
-            self._free(np.arange(before, len(new.owner)))
+            self._free(np.arange(slots, len(new.owner)))
         else:
             self.columns = ChunkColumns(*new.of_chunks, *old.of_pages)  # type: ignore[arg-type]
-        self._rebuild()
+        self._rebuild_index()
         self.version = next(_VERSIONS)
 
-    def _rebuild(self) -> None:
-        # At most half full, for every number of chunks up to the capacity.
-        size = 2 * (1 << (len(self.columns.process) - 1).bit_length())
-        self.index = ChunkIndex.empty(size)
-        if self.used:
+    def _rebuild_index(self) -> None:
+        self.index = ChunkIndex.empty(len(self.columns.process))
+        if self.used:  # else there are no kernels to load
             insert_chunks(0, self.used, self.columns.process, self.columns.address, self.index)
 
 
-def _padded(rows: npt.NDArray[np.int32], length: int) -> npt.NDArray[np.int32]:
-    """Return rows with room for ``length`` of them."""
-    padded = np.zeros(length, np.int32)
-    padded[: len(rows)] = rows
-    return padded
+_NO_CHUNK: Final = ChunkColumns.blank(1, 1)

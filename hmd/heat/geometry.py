@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """The layout of the heat table, which its kernels and its callers share."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.base.units import HUGE_PAGE_PAGES, PAGE_BYTES
 
 #: Pages per chunk: 2 MiB of address space, the size of a huge page.
 CHUNK_PAGES: Final = HUGE_PAGE_PAGES
@@ -12,10 +13,10 @@ CHUNK_BYTES: Final = CHUNK_PAGES * PAGE_BYTES
 #: Pages per block: 64 KiB of neighbours, whose heat is estimated together.
 BLOCK_PAGES: Final = 16
 CHUNK_BLOCKS: Final = CHUNK_PAGES // BLOCK_PAGES
-#: Where in a chunk without detail samples hit is kept in this many parts of 32 KiB, a bit for each.
-GROUPS: Final = 64
-GROUP_PAGES: Final = CHUNK_PAGES // GROUPS
-#: Exposure is stored in a byte; this value is all of the process's clock.
+#: Parts of 32 KiB of a coarse chunk: a bit for each shows whether samples hit it.
+PROBE_PARTS: Final = 64
+PROBE_PART_PAGES: Final = CHUNK_PAGES // PROBE_PARTS
+#: Exposure is stored in a byte; this value is all of the process's history.
 FULL_EXPOSURE: Final = 255
 #: In the ``node`` column: a page that is absent, or that no sweep has reached.
 ABSENT: Final = -1

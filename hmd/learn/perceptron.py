@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Training of the learned policy's network: a perceptron under Poisson loss, by Adam.
 
 Takes training rows, gives layers. The network's output is the base-2 logarithm of a page's rate
@@ -17,8 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.learned.trust_kernel import OCTAVES_MOST
-from hmd.learn.training_rows import TrainingRows
+from hmd.learn.rows import TrainingRows
+from hmd.policy.learned.trust import MAX_OCTAVES
 
 Floats = npt.NDArray[np.float32]
 Layers = tuple[tuple[Floats, Floats], ...]
@@ -125,7 +126,7 @@ class _Network:
 
     def loss(self, rows: _Scaled) -> float:
         """Return the mean loss per row."""
-        octaves = np.clip(self._forward(rows.inputs)[-1][:, 0], -OCTAVES_MOST, OCTAVES_MOST)
+        octaves = np.clip(self._forward(rows.inputs)[-1][:, 0], -MAX_OCTAVES, MAX_OCTAVES)
         rate = rows.base * np.exp2(octaves)
         loss = (rate - rows.future * np.log(np.maximum(rate, 1e-9))) * rows.weight
         return float(loss.mean()) if len(loss) else 0.0
@@ -133,7 +134,7 @@ class _Network:
     def step(self, rows: _Scaled, chosen: npt.NDArray[np.int64], steps: int) -> None:
         """Take one of ``steps`` steps down the gradient of the chosen rows."""
         activations = self._forward(rows.inputs[chosen])
-        octaves = np.clip(activations[-1][:, 0], -OCTAVES_MOST, OCTAVES_MOST)
+        octaves = np.clip(activations[-1][:, 0], -MAX_OCTAVES, MAX_OCTAVES)
         excess = (rows.base[chosen] * np.exp2(octaves) - rows.future[chosen]) * _LN2
         slope = np.clip(excess * rows.weight[chosen], -_STEP_MOST, _STEP_MOST) / len(chosen)
         back: Floats = slope[:, None].astype(np.float32)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Training of the learned policy: rounds of simulations that give rows, and of fits to them.
 
 Takes recorded programs, gives a weights file's content. In the first round rules move the pages; in
@@ -5,41 +6,40 @@ each later one the network so far does, with prices at random, so that the rows 
 moves leave behind. A network is fitted to the rows of all rounds. Rows are kept in a folder, so
 that an interrupted training continues. Equal settings and recordings give equal weights, with any
 number of workers, here or on a cluster.
+
+``policy_speeds`` compares policies on recorded programs by the exact timing model, with samples at
+their cost; first touch runs without a daemon.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
+from statistics import geometric_mean
 from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
 
-from hmd.decide import registry
-from hmd.decide.learned.page_features import VERSION
-from hmd.decide.learned.weights import FORMAT, LearnedWeights, WeightsHeader
-from hmd.decide.plan import Policy
+from hmd.base.errors import HmdError
+from hmd.base.untrusted_files import DAMAGED
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.errors import HmdError
+from hmd.emulate.recordings.misses import MissStream
 from hmd.learn.perceptron import Epoch, FittedNetwork, fit_network
-from hmd.learn.train_settings import TrainingPlan, TrainSettings
-from hmd.learn.training_rows import (
-    HEADROOM_BYTES,
-    RowRequest,
-    TrainingRows,
-    collect_rows,
-)
-from hmd.numpy_archive import DAMAGED
+from hmd.learn.rows import HEADROOM_BYTES, MissValues, RowRequest, TrainingRows, collect_rows
+from hmd.learn.settings import TrainingPlan, TrainSettings
+from hmd.policy import registry
+from hmd.policy.learned.features import VERSION
+from hmd.policy.learned.network import FORMAT, LearnedWeights, WeightsHeader
+from hmd.policy.plan import Policy
+from hmd.simulate.cases import read_program
 from hmd.simulate.executors import Executor, LocalExecutor, threads_of
 from hmd.simulate.journal import code_digest, digest
-from hmd.simulate.known_misses import MissValues
-from hmd.simulate.simulation_cases import read_program
+from hmd.simulate.simulation import simulate
 
 _RULES: Final = ("benefit", "none")
 _MOVES_NS: Final = (1500.0, 3000.0, 6000.0)
@@ -49,6 +49,8 @@ _NOT_OF_ROWS: Final = {"hidden", "epochs", "rounds", "recordings", "knob_ticks",
 _MINUTES_FROM_S: Final = 120.0
 # Of the rows, where no recording is held out.
 _TESTED: Final = 0.1
+
+FIRST_TOUCH = "first touch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,10 @@ class Trained:
 
 def make_policy(name: str, **given: float | str | None) -> Policy:
     """Return a policy with these settings and the headroom of the simulated machine."""
-    known = {knob.name for knob in registry.about(name).knobs}
-    headroom = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
+    known = set(registry.info(name).settings_type.model_fields)
+    headroom = {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}
     kept = {key: value for key, value in headroom.items() if key in known}
-    return registry.make(name, {**kept, **given})
+    return registry.create(name, {**kept, **given})
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,7 @@ def weights_of(
     fitted: FittedNetwork, horizon_ticks: int, rows: TrainingRows, about: str
 ) -> LearnedWeights:
     """Return a fitted network as the daemon reads it, with hashes of rows and code."""
-    from hmd.decide.learned.feature_kernel import FEATURES
+    from hmd.policy.learned.features import FEATURES
 
     data = sha256()
     for column in (rows.features, rows.base, rows.future, rows.program):
@@ -264,3 +266,45 @@ def weights_of(
         about=about,
     )
     return LearnedWeights(header, fitted.mean, fitted.scale, fitted.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedRow:
+    """A program with a share of fast memory: seconds by policy, and whether it was held out."""
+
+    program: str
+    fast: float
+    held_out: bool
+    seconds: dict[str, float]
+
+    def times(self, name: str) -> float:
+        """Return a policy's speed relative to first touch."""
+        return self.seconds[FIRST_TOUCH] / self.seconds[name]
+
+
+def policy_speeds(
+    plan: TrainingPlan,
+    policies: Mapping[str, Callable[[], Policy]],
+    say: Callable[[str], None] | None = None,
+) -> list[SpeedRow]:
+    """Return a row for each recording and share of fast memory."""
+    say, settings = say or (lambda _: None), plan.settings
+    preset, found = load(settings.preset), []
+    made = settings.simulation(settings.periods[0], settings.seed)
+    free = replace(made, sampling=replace(made.sampling, free=True))
+    for name, path in plan.recordings.items():
+        stream = read_program(path)
+        for fast in settings.fast:
+            pages = max(round(fast * stream.user_pages), 1)
+            seconds = {}
+            for label, make in policies.items():
+                say(f"{name}, {fast:.0%} fast: {label}")
+                charged = free if label == FIRST_TOUCH else made
+                seconds[label] = simulate(stream, preset, pages, make(), charged).runtime_s
+            found.append(SpeedRow(name, fast, name in settings.held_out, seconds))
+    return found
+
+
+def mean_speed(rows: Sequence[SpeedRow], name: str) -> float:
+    """Return the geometric mean of a policy's speeds relative to first touch."""
+    return geometric_mean(row.times(name) for row in rows)

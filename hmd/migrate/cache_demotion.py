@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Room for programs' allocations: unread page cache leaves the faster nodes ahead of need.
 
 A program's pages begin on the faster node only where that has free memory (first touch), and memory
@@ -6,7 +7,7 @@ memory than the headroom, a kdamond demotes its unused page cache to the nearest
 the headroom is free or no page cache is left. move_pages(2) cannot do that, since no process maps
 the cache; memory.reclaim in cgroups has no node to choose before Linux 6.17.
 
-Takes a topology and settings; a call of ``follow`` costs the read of one file per faster node, some
+Takes a topology and settings; a call of ``update`` costs the read of one file per faster node, some
 50 µs. Uses DAMON, which has one user at a time.
 """
 
@@ -17,18 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hmd.errors import MissingError
-from hmd.machine.damon.cache_kdamond import CacheKdamond, CacheWatch
-from hmd.machine.damon.damon_ownership import NOTE, DamonClaim
-from hmd.machine.damon.damon_sysfs import Kdamonds
-from hmd.machine.nodes.memory_blocks import physical_ranges
-from hmd.machine.nodes.numa_nodes import read_node_use
-from hmd.machine.nodes.topology import Node, Topology
-from hmd.machine.process_id import PROC
+from hmd.base.errors import MissingError
+from hmd.linux.damon import CacheKdamond, CacheWatch, Kdamonds
+from hmd.linux.damon_ownership import NOTE, DamonClaim
+from hmd.linux.hotplug import physical_ranges
+from hmd.linux.procfs import PROC
+from hmd.linux.topology import Node, Topology, read_node_use
 
-CACHE_LEAST_SHARE: Final = 1 / 1024
+MIN_CACHE_SHARE: Final = 1 / 1024
 """Share of a node below which its page cache is not worth a kdamond."""
-ENOUGH_SHARE: Final = 1 / 64
+EXTRA_SHARE: Final = 1 / 64
 """Share of a node that is freed beyond the headroom, so that no kdamond starts again soon."""
 
 
@@ -41,7 +40,7 @@ class CacheSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Route:
     """A faster node with the addresses of its memory, and the slower node for its page cache."""
 
     node: int
@@ -79,59 +78,53 @@ class CacheDemotion:
                 "use a kernel with CONFIG_MEMORY_HOTPLUG"
             )
         self._claim = DamonClaim(kdamonds, note, proc, len(pairs))
-        self._ways = [
-            _Way(node, to_node, ranges, CacheKdamond(kdamonds, index, proc))
+        self._routes = [
+            _Route(node, to_node, ranges, CacheKdamond(kdamonds, index, proc))
             for index, (node, to_node, ranges) in enumerate(pairs)
         ]
 
     @property
     def active(self) -> frozenset[int]:
         """Nodes whose unused page cache is being demoted."""
-        return frozenset(way.node for way in self._ways if way.kdamond.running)
+        return frozenset(route.node for route in self._routes if route.kdamond.running)
 
     @property
     def cpu_s(self) -> float:
         """CPU time of the kernel's threads so far, in seconds."""
-        return sum(way.kdamond.cpu_s for way in self._ways)
+        return sum(route.kdamond.cpu_s for route in self._routes)
 
-    def follow(self, *, paused: bool = False) -> None:
+    def update(self, *, paused: bool = False) -> None:
         """Start and stop kdamonds by the memory that is free now; raises DamonError.
 
         ``paused``: none runs.
         """
-        for way in self._ways:
-            running = way.kdamond.running
-            wanted = not paused and self._short(way.node, running=running)
+        for route in self._routes:
+            running = route.kdamond.running
+            wanted = not paused and self._short(route.node, running=running)
             if wanted and not running:
-                way.kdamond.start(way.ranges, way.to_node, self._settings.watch)
+                route.kdamond.start(route.ranges, route.to_node, self._settings.watch)
             elif running and not wanted:
-                way.kdamond.stop()
+                route.kdamond.stop()
 
     def close(self) -> None:
         """Stop all and give DAMON back; raises DamonError."""
         with ExitStack() as undo:
             undo.callback(self._claim.release)
-            for way in self._ways:
-                undo.callback(way.kdamond.stop)
+            for route in self._routes:
+                undo.callback(route.kdamond.stop)
 
     def _short(self, node: int, *, running: bool) -> bool:
         """Return whether a node lacks headroom that its page cache may give."""
         use = read_node_use(node, self._sysfs)
-        wanted = self._settings.headroom + (ENOUGH_SHARE if running else 0.0)
+        wanted = self._settings.headroom + (EXTRA_SHARE if running else 0.0)
         free_bytes = use.total_bytes - use.used_bytes
-        cached = use.cache_bytes > CACHE_LEAST_SHARE * use.total_bytes
+        cached = use.cache_bytes > MIN_CACHE_SHARE * use.total_bytes
         return cached and free_bytes < wanted * use.total_bytes
 
 
 def nearest_slower(topology: Topology, node: Node) -> int | None:
     """Return the nearest node of the next slower tier, None for a node of the slowest."""
-    slower = [other for other in topology.nodes if other.tier > node.tier]
-    if not slower:
-        return None
-    tier = min(other.tier for other in slower)
     distance = dict(zip((other.id for other in topology.nodes), node.distances, strict=True))
-    nearest = min(
-        (other for other in slower if other.tier == tier),
-        key=lambda other: (distance[other.id], other.id),
-    )
-    return nearest.id
+    slower = [other for other in topology.nodes if other.tier > node.tier]
+    nearest = min(slower, key=lambda n: (n.tier, distance[n.id], n.id), default=None)
+    return None if nearest is None else nearest.id

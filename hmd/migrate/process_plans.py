@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Plans that move a whole process, or ranges of it, to one node.
 
 Takes a process and its mappings; gives plans slice by slice of address space, so that a process of
@@ -19,15 +20,14 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.plan import Plan
-from hmd.machine.pages import move_pages as kernel_pages
-from hmd.machine.pages.huge_pages import HugeSource, huge_source, read_huge_pages
-from hmd.machine.pages.mappings import Mappings
-from hmd.machine.pages.resident_pages import resident_ranges
-from hmd.machine.process_id import PROC, ProcessId
-from hmd.machine.procfs import read_bytes
-from hmd.migrate.move_status import PROCESS_WIDE, MoveStatus, of_pages
-from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.base.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.linux.huge_pages import HugeSource, huge_source, read_huge_pages
+from hmd.linux.mappings import Mappings
+from hmd.linux.page_calls import query_nodes
+from hmd.linux.procfs import PROC, ProcessId, read_bytes
+from hmd.linux.resident_pages import resident_ranges
+from hmd.migrate.status import PROCESS_WIDE, MoveStatus, status_of_pages
+from hmd.policy.plan import Plan
 
 SLICE_BYTES: Final = 256 << 20
 SLICE_PAGES: Final = SLICE_BYTES // PAGE_BYTES
@@ -35,7 +35,7 @@ EMPTY_BYTES: Final = 256 << 30
 """Address space without pages after which a slice ends, empty or not."""
 _HUGE_PARTS: Final = 4096
 """Ranges of huge pages to remember: a slice of 256 MiB has fewer."""
-_WITH_PAGES = r"^([0-9a-f]{{1,16}}) [^\n]*? N{}="
+_WITH_PAGES: Final = r"^([0-9a-f]{{1,16}}) [^\n]*? N{}="
 _NO_BLOCKS: Final = np.empty(0, np.uint64)
 
 Span: TypeAlias = tuple[int, int]
@@ -60,7 +60,7 @@ class ProcessPlans:
 
     ``ranges`` are the addresses to include, all addresses if empty; a huge page that a range cuts
     stays where it is. ``movable`` marks the mappings to include, shape ``(mappings,)``; the default
-    is ``mappings.movable``.
+    is ``mappings.movable``. ``span_bytes`` of address space are covered.
     """
 
     def __init__(
@@ -73,15 +73,14 @@ class ProcessPlans:
         ranges: Sequence[Span] = (),
         movable: npt.NDArray[np.bool_] | None = None,
         proc: Path = PROC,
-        query: Callable[[int, npt.NDArray[np.uint64]], npt.NDArray[np.int16]] = (
-            kernel_pages.query_nodes
-        ),
+        query: Callable[[int, npt.NDArray[np.uint64]], npt.NDArray[np.int16]] = query_nodes,
     ) -> None:
         chosen = mappings.movable if movable is None else movable
         self._process, self._proc = process, proc
         self._scans = huge_source(proc) is HugeSource.SCAN
         numa_maps = None if self._scans else read_bytes(proc / str(process.pid) / "numa_maps")
         self.spans = _spans(mappings, chosen, ranges, numa_maps, from_node)
+        self.span_bytes = sum(end - start for start, end in self.spans)
         self._huge: deque[npt.NDArray[np.uint64]] = deque(maxlen=_HUGE_PARTS)
         if self.spans and not self._scans:
             # To query huge pages may cost a walk of all page tables.
@@ -90,11 +89,6 @@ class ProcessPlans:
         self._to_node = to_node
         self._from_node = from_node
         self._query = query
-
-    @property
-    def span_bytes(self) -> int:
-        """Bytes of address space that the slices cover."""
-        return _length(self.spans)
 
     def slices(self) -> Iterator[PlanSlice]:
         """Query one slice after the other, each when it is iterated to.
@@ -157,7 +151,9 @@ class ProcessPlans:
         pieces = [np.arange(*span, PAGE_BYTES, dtype=np.uint64) for span in spans]
         address = np.concatenate([_NO_BLOCKS, *pieces])
         node = self._query(self._process.pid, address)
-        answers = {MoveStatus(code) for code in np.unique(of_pages(node, self._to_node)).tolist()}
+        answers = {
+            MoveStatus(code) for code in np.unique(status_of_pages(node, self._to_node)).tolist()
+        }
         refusal = next(iter(answers & PROCESS_WIDE), None)
         moves = (node >= 0) & (node != self._to_node)
         if self._from_node is not None:
@@ -198,10 +194,6 @@ class ProcessPlans:
         pages[huge] = 0
         pages[huge & whole & (address == block)] = HUGE_PAGE_PAGES
         return pages
-
-
-def _length(spans: Sequence[Span]) -> int:
-    return sum(end - start for start, end in spans)
 
 
 def _spans(

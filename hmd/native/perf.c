@@ -1,27 +1,15 @@
-/*
- * perf_event_open(2) and operations on its descriptors. Every function returns 0 or a descriptor,
- * or a negative errno, which hmd.sample.perf_events translates.
- */
+/* SPDX-License-Identifier: MIT */
+#include "perf.h"
+
 #include <errno.h>
 #include <linux/perf_event.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-/* The fields of struct perf_event_attr that hmd sets. period 0 counts without sampling. */
-struct hmd_perf_event {
-	uint32_t type, precise_ip;
-	uint64_t config, config1, config2;
-	uint64_t sample_type, read_format, period;
-	int exclude_kernel, inherit;
-};
-
-/* Opens the event disabled and close-on-exec. Returns the descriptor. */
-static int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, int group_fd)
+int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, int group_fd)
 {
 	struct perf_event_attr attr = {
 		.size = sizeof(attr),
@@ -47,11 +35,7 @@ static int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, i
 	return fd < 0 ? -errno : (int)fd;
 }
 
-/*
- * Opens an event of a CPU that counts nothing and records forks, exits and new names of all
- * tasks there, each with its time; disabled and close-on-exec. Returns the descriptor.
- */
-static int hmd_perf_open_tasks(int cpu)
+int hmd_perf_open_tasks(int cpu)
 {
 	struct perf_event_attr attr = {
 		.size = sizeof(attr),
@@ -74,8 +58,7 @@ static int hmd_perf_open_tasks(int cpu)
 	return fd < 0 ? -errno : (int)fd;
 }
 
-/* Maps the header page and `pages` (a power of two) of data. */
-static int hmd_perf_map(int fd, size_t pages, void **header, void **data, uint64_t *data_bytes)
+int hmd_perf_map(int fd, size_t pages, void **header, void **data, uint64_t *data_bytes)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	void *base = mmap(NULL, (1 + pages) * page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -88,27 +71,27 @@ static int hmd_perf_map(int fd, size_t pages, void **header, void **data, uint64
 	return 0;
 }
 
-static int hmd_perf_unmap(void *header, size_t pages)
+int hmd_perf_unmap(void *header, size_t pages)
 {
 	return munmap(header, (1 + pages) * (size_t)sysconf(_SC_PAGESIZE)) ? -errno : 0;
 }
 
-static int hmd_perf_enable(int fd)
+int hmd_perf_enable(int fd)
 {
 	return ioctl(fd, PERF_EVENT_IOC_ENABLE, 0) ? -errno : 0;
 }
 
-static int hmd_perf_disable(int fd)
+int hmd_perf_disable(int fd)
 {
 	return ioctl(fd, PERF_EVENT_IOC_DISABLE, 0) ? -errno : 0;
 }
 
-static int hmd_perf_set_period(int fd, uint64_t period)
+int hmd_perf_set_period(int fd, uint64_t period)
 {
 	return ioctl(fd, PERF_EVENT_IOC_PERIOD, &period) ? -errno : 0;
 }
 
-static int hmd_perf_close(int fd)
+int hmd_perf_close(int fd)
 {
 	return close(fd) ? -errno : 0;
 }

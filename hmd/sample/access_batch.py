@@ -1,14 +1,20 @@
-"""A batch of sampled memory accesses, as columns.
+# SPDX-License-Identifier: MIT
+"""Sampled memory accesses, as columns.
 
 Every sampler returns batches, whatever its source: PEBS, IBS, the emulated machine, page faults, a
 recorded trace. Columns cost a few nanoseconds per sample; objects would cost hundreds.
+
+``COLUMNS`` is the one table of these columns: batches, perf rings (``hmd.sample.perf_ring``) and
+trace files (``hmd.trace.trace``) follow it. A new column is a line here, a field of ``AccessBatch``
+and of ``hmd.trace.trace.Samples``, and what fills it: in ``hmd/native/ring.c`` for perf rings.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +30,37 @@ class Kind(IntEnum):
     FAULT = 2
 
 
+class Column(NamedTuple):
+    """A column's type in a batch and in a trace file, and its name there if that is another.
+
+    ``optional``: some sources and older trace files lack it.
+    """
+
+    dtype: type[np.generic]
+    trace_dtype: str
+    trace_name: str = ""
+    optional: bool = False
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "time_ns": Column(np.uint64, "<u8"),
+    "address": Column(np.uint64, "<u8"),
+    "process": Column(np.int32, "<u2"),
+    "thread": Column(np.uint32, "<u4"),
+    "cpu": Column(np.uint16, "<u2"),
+    "kind": Column(np.uint8, "u1"),
+    "latency_ns": Column(np.uint32, "<u4", trace_name="weight_ns"),
+    "period": Column(np.uint32, "<u4"),
+    "instructions": Column(np.uint64, "<u8", optional=True),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class AccessBatch:
     """Sampled accesses, one row each; all columns have shape ``(n,)``.
 
     ``process`` indexes the processes that the sampler tracks, in the order of ``track()``.
-    ``thread`` (its id), ``time_ns`` and ``weight_ns`` (load latency) are 0 if the source does not
+    ``thread`` (its id), ``time_ns`` and ``latency_ns`` (of a load) are 0 if the source does not
     provide them. Times are of CLOCK_MONOTONIC; on the emulated machine, of the CPU's modelled
     clock. ``period`` is the number of accesses that the row represents. ``instructions`` is the
     CPU's count of executed instructions, None if the source does not count.
@@ -41,7 +72,7 @@ class AccessBatch:
     cpu: npt.NDArray[np.uint16]
     thread: npt.NDArray[np.uint32]
     time_ns: npt.NDArray[np.uint64]
-    weight_ns: npt.NDArray[np.uint32]
+    latency_ns: npt.NDArray[np.uint32]
     period: npt.NDArray[np.uint32]
     instructions: npt.NDArray[np.uint64] | None = None
 
@@ -51,8 +82,10 @@ class AccessBatch:
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AccessBatch:
         """Return some rows, by mask or by index."""
-        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        taken: dict[str, Any] = {n: c if c is None else c[rows] for n, c in columns.items()}
+        taken: dict[str, Any] = {}
+        for name in COLUMNS:
+            column = getattr(self, name)
+            taken[name] = None if column is None else column[rows]
         return AccessBatch(**taken)
 
     @classmethod
@@ -63,31 +96,30 @@ class AccessBatch:
         *,
         kind: npt.ArrayLike = Kind.LOAD,
         time_ns: npt.ArrayLike = 0,
-        weight_ns: npt.ArrayLike = 0,
+        latency_ns: npt.ArrayLike = 0,
         period: npt.ArrayLike = 1,
     ) -> AccessBatch:
-        """Return samples of a source that knows no CPU and no thread; a scalar is of all rows."""
+        """Return samples of a source that knows no CPU and no thread; scalars apply to all rows."""
         addresses = np.asarray(address, np.uint64)
         count = len(addresses)
+
+        def new_column(values: npt.ArrayLike, dtype: type[T]) -> npt.NDArray[T]:
+            column = np.empty(count, dtype)  # not a view: callers may write it
+            column[:] = values
+            return column
+
         return cls(
-            _column(process, np.int32, count),
-            addresses,
-            _column(kind, np.uint8, count),
-            np.zeros(count, np.uint16),
-            np.zeros(count, np.uint32),
-            _column(time_ns, np.uint64, count),
-            _column(weight_ns, np.uint32, count),
-            _column(period, np.uint32, count),
+            process=new_column(process, np.int32),
+            address=addresses,
+            kind=new_column(kind, np.uint8),
+            cpu=new_column(0, np.uint16),
+            thread=new_column(0, np.uint32),
+            time_ns=new_column(time_ns, np.uint64),
+            latency_ns=new_column(latency_ns, np.uint32),
+            period=new_column(period, np.uint32),
         )
 
     @classmethod
     def empty(cls) -> AccessBatch:
         """Return a batch without samples."""
         return cls.of(np.empty(0, np.uint64))
-
-
-def _column(values: npt.ArrayLike, kind: type[T], count: int) -> npt.NDArray[T]:
-    """Return a column of its own: callers may write it."""
-    column = np.empty(count, kind)
-    column[:] = values
-    return column

@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: MIT
 """Sampling on the emulated machine: its plugin writes PEBS-like records into mapped rings.
 
 The rings have the layout of perf's, so the same reader drains them. A sample contains an address
-space, not a process (``page_table_attribution``). Times are those of the CPU's modelled clock
+space, not a process (``PageTableAttribution``). Times are those of the CPU's modelled clock
 (SharedMemory), and latencies are nanoseconds of it; each row contains the instruction count of its
 CPU. The events are those of Intel's PMU (https://perfmon-events.intel.com):
 
@@ -12,7 +13,7 @@ CPU. The events are those of Intel's PMU (https://perfmon-events.intel.com):
 - all stores (MEM_INST_RETIRED.ALL_STORES), also of a longer period. A store that hit the
   first-level cache is dropped by the reader of the rings.
 
-The guest sees the rings as the memory of a PCI device (``hmd.machine.plugin_memory``).
+The guest sees the rings as the memory of a PCI device (``hmd.linux.emulator_memory``).
 """
 
 from __future__ import annotations
@@ -23,25 +24,31 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.errors import MissingError, NotPermittedError
-from hmd.machine.checks.privileges import Capability, read_privileges
-from hmd.machine.plugin_memory import SharedMemory, find_device
-from hmd.machine.process_id import PROC
+from hmd.base.errors import MissingError, NotPermittedError
+from hmd.linux.checks import Capability, read_privileges
+from hmd.linux.emulator_memory import SharedMemory, find_device
+from hmd.linux.procfs import PROC
 from hmd.sample.access_batch import Kind
-from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.memory_events import STORE_SCALE
-from hmd.sample.page_table_attribution import PageTableAttribution
+from hmd.sample.attribution import PageTableAttribution
 from hmd.sample.perf_ring import Ring, SampleType
-from hmd.sample.period_control import PRIMES, SMALL_PRIMES, clamp, partner, scaled
-from hmd.sample.record_cost import PEBS_RECORD
+from hmd.sample.periods import (
+    PEBS_RECORD,
+    PRIME_PERIODS,
+    SHORT_PRIME_PERIODS,
+    STORE_PERIOD_RATIO,
+    clamp,
+    scaled_period,
+    second_period,
+)
 from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.sampler import DEFAULTS, SYSFS, SampleSettings
 
-LADDER = (*SMALL_PRIMES, *PRIMES)
+PERIODS = (*SHORT_PRIME_PERIODS, *PRIME_PERIODS)
 START_PERIOD = 199
-PREFETCHED_SCALE = 32
+PREFETCH_PERIOD_RATIO = 32
 """Factor by which prefetched loads are sampled more rarely than misses.
 
-Such a load is worth 1/32 of a miss at least (``_LEAST_SHARE`` in hmd/heat/sample_counting.py): a
+Such a load is worth 1/32 of a miss at least (``_LEAST_SHARE`` in hmd/heat/counting.py): a
 sample of either kind then adds the same heat, and a stream does not flood the rings."""
 # Every load that misses, whatever its latency: its node determines that.
 _LDLAT_NS = 0
@@ -63,17 +70,13 @@ _HEAD_AND_TAIL = slice(1024, 1040)
 
 
 def open_emulated(
-    period: int | None = None,
+    settings: SampleSettings = DEFAULTS,
     proc: Path = PROC,
-    sysfs: Path = Path("/sys"),
+    sysfs: Path = SYSFS,
     clock: Callable[[], float] = time.monotonic,
-    *,
-    timestamps: bool = False,
-    pairs: bool = False,
 ) -> RingSampler:
-    """Return the sampler of the emulated machine that hmd runs in; ``period`` is in misses (199).
+    """Return the sampler of the emulated machine that hmd runs in; its period is in misses (199).
 
-    With ``pairs``, a second counter samples loads too, with a period of its own (``partner``).
     Samples have times anyway; with ``timestamps``, they cost what they do on a PMU that has to take
     an interrupt for each. Raises MissingError on another machine, NotPermittedError without
     CAP_SYS_ADMIN, which page frame numbers need.
@@ -87,32 +90,21 @@ def open_emulated(
             "them up: run hmd as root"
         )
     memory = SharedMemory.open(device)
-    return sample_memory(memory, period, proc, clock, timestamps=timestamps, pairs=pairs)
-
-
-def sample_memory(
-    memory: SharedMemory,
-    period: int | None = None,
-    proc: Path = PROC,
-    clock: Callable[[], float] = time.monotonic,
-    *,
-    timestamps: bool = False,
-    pairs: bool = False,
-) -> RingSampler:
-    """Return a sampler over the machine's memory, which it owns from now on."""
-    period = clamp(period or START_PERIOD, LADDER)
-    rings = [Ring.over(memory.ring(vcpu), SAMPLE_TYPE, Kind.LOAD) for vcpu in range(memory.vcpus)]
+    period = clamp(settings.period or START_PERIOD, PERIODS)
+    rings = [
+        Ring.over(memory.ring(vcpu), SAMPLE_TYPE, Kind.LOAD, cpu=vcpu)
+        for vcpu in range(memory.vcpus)
+    ]
     return RingSampler(
         "emulated",
         f"cache misses and stores of the emulated machine on {memory.vcpus} CPUs",
         rings,
-        EmulatedControl(memory, period, timestamps=timestamps, pairs=pairs),
+        EmulatedControl(memory, period, timestamps=settings.timestamps, pairs=settings.pairs),
         PageTableAttribution(proc, clock),
-        capabilities=CAPABILITIES["emulated"],
         period=period,
-        ladder=LADDER,
+        periods=PERIODS,
         counts_instructions=True,
-        pairs=pairs,
+        pairs=settings.pairs,
     )
 
 
@@ -121,13 +113,12 @@ class EmulatedControl:
 
     def __init__(self, memory: SharedMemory, period: int, *, timestamps: bool, pairs: bool) -> None:
         self._memory = memory
-        self._period, self._store_factor = period, 1
+        self._period, self._store_multiplier = period, 1
         self._timestamps = timestamps
         self._pairs = pairs
         self._on = False
-        self.cpus = range(memory.vcpus)
         self.record_s = PEBS_RECORD.seconds(buffered=not timestamps)
-        self.thins_stores = not timestamps
+        self.adapts_store_period = not timestamps
 
     @property
     def now_s(self) -> float:
@@ -147,20 +138,20 @@ class EmulatedControl:
         self._on = False
         self._memory.stop_sampling()
 
-    def set_period(self, period: int, store_factor: int = 1) -> None:
+    def set_period(self, period: int, store_multiplier: int = 1) -> None:
         """Sample one in ``period`` load misses; with pairs, twice."""
-        self._period, self._store_factor = period, store_factor
+        self._period, self._store_multiplier = period, store_multiplier
         if self._on:
             self._apply()
 
     def _apply(self) -> None:
-        pair_period = partner(self._period) if self._pairs else 0
+        pair_period = second_period(self._period) if self._pairs else 0
         self._memory.sample(
             self._period,
-            scaled(self._period, STORE_SCALE * self._store_factor),
+            scaled_period(self._period, STORE_PERIOD_RATIO * self._store_multiplier),
             _LDLAT_NS,
             pair_period,
-            scaled(self._period, PREFETCHED_SCALE),
+            scaled_period(self._period, PREFETCH_PERIOD_RATIO),
             each_interrupts=self._timestamps,
         )
 

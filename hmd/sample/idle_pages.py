@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Used pages, by idle page tracking: exact per page, if the kernel has it.
 
 A page that is marked idle in /sys/kernel/mm/page_idle/bitmap loses the mark on an access
@@ -20,15 +21,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import MissingError, NotPermittedError, os_error
-from hmd.machine.checks.privileges import Capability, read_privileges
-from hmd.machine.process_id import PROC
+from hmd.base.errors import MissingError, NotPermittedError, os_error
+from hmd.linux.checks import Capability, read_privileges
+from hmd.linux.procfs import PROC
 from hmd.sample.access_batch import Kind
-from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.page_scan import PRESENT, PageScanSampler
+from hmd.sample.page_scan import PRESENT, PageBits, PageScanSampler
+from hmd.sample.sampler import DEFAULTS, SYSFS, SampleSettings
 
 BITMAP = "kernel/mm/page_idle/bitmap"
-PAGES_MOST = 1 << 15
+MAX_PAGES = 1 << 15
 
 _FRAME = np.uint64((1 << 55) - 1)
 _WORD_BYTES = 8
@@ -36,25 +37,22 @@ Words = npt.NDArray[np.uint64]
 
 
 class Bitmap(Protocol):
-    """One bit per page frame, 64 per word: set while the page is idle."""
+    """One bit per page frame, 64 per word: set while the page is idle; see ``KernelBitmap``."""
 
     def read(self, word: int, count: int) -> Words:
         """Return words."""
-        ...
 
     def mark(self, word: int, words: Words) -> None:
-        """Mark the pages whose bits are set as idle; others stay as they are."""
-        ...
+        """Mark pages as idle."""
 
     def close(self) -> None:
         """Free it."""
-        ...
 
 
 def open_idle_pages(
-    period: int | None = None, proc: Path = PROC, sysfs: Path = Path("/sys")
+    settings: SampleSettings = DEFAULTS, proc: Path = PROC, sysfs: Path = SYSFS
 ) -> PageScanSampler:
-    """Return a sampler of used pages; ``period`` (1) divides the pages that a read checks.
+    """Return a sampler of used pages; its period (1) divides the pages that a read checks.
 
     Raises MissingError where the kernel has no idle page tracking, NotPermittedError without
     CAP_SYS_ADMIN.
@@ -74,7 +72,7 @@ def open_idle_pages(
             "idle page tracking is by page frame; only CAP_SYS_ADMIN may look frames up: run hmd "
             "as root, or grant it in the unit"
         )
-    return PageScanSampler(IdlePageBits(bitmap), period, proc)
+    return PageScanSampler(IdlePageBits(bitmap), settings.period, proc)
 
 
 class KernelBitmap:
@@ -84,11 +82,11 @@ class KernelBitmap:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def read(self, word: int, count: int) -> Words:
-        """Return words; none past the last frame."""
+        """Return ``count`` words from ``word`` on; none past the last frame."""
         return np.frombuffer(os.pread(self._fd, count * _WORD_BYTES, word * _WORD_BYTES), np.uint64)
 
     def mark(self, word: int, words: Words) -> None:
-        """Mark pages as idle."""
+        """Mark the pages whose bits are set as idle; others stay as they are."""
         os.pwrite(self._fd, words.tobytes(), word * _WORD_BYTES)
 
     def close(self) -> None:
@@ -96,37 +94,30 @@ class KernelBitmap:
         os.close(self._fd)
 
 
-class IdlePageBits:
+class IdlePageBits(PageBits):
     """The ``PageBits`` of pages used; owns the bitmap."""
 
     name = "idle"
-    capabilities = CAPABILITIES["idle"]
     detail = "pages used, by idle page tracking"
     kind = Kind.LOAD
-    pages_most = PAGES_MOST
-    first_counts = False
+    max_pages = MAX_PAGES
 
     def __init__(self, bitmap: Bitmap) -> None:
         self._bitmap = bitmap
 
-    def begin(self, pid: int) -> None:
-        """Do nothing: a page is marked when it is first checked."""
-
-    def used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def find_used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return which pages have lost the mark, and mark them again."""
         frame = np.where(entries & PRESENT, entries & _FRAME, np.uint64(0))
-        there = np.flatnonzero(frame)
-        word, bit = frame[there] >> np.uint64(6), np.uint64(1) << (frame[there] & np.uint64(63))
+        present = np.flatnonzero(frame)
+        frame = frame[present]
+        word, bit = frame >> np.uint64(6), np.uint64(1) << (frame & np.uint64(63))
         lost = (self._words(word) & bit) == 0
         self._mark(word[lost], bit[lost])
         # Pages that still have no mark do not accept one.
-        took = (self._words(word[lost]) & bit[lost]) != 0
+        marked = (self._words(word[lost]) & bit[lost]) != 0
         found = np.zeros(len(entries), np.bool_)
-        found[there[lost][took]] = True
+        found[present[lost][marked]] = True
         return found
-
-    def round_over(self, pid: int) -> None:
-        """Do nothing."""
 
     def close(self) -> None:
         """Close the bitmap; marks stay until the pages are used."""

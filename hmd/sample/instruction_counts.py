@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Instruction counts of recorded processes, in addition to their access samples.
 
 Takes processes; gives the instructions that each has executed since the start of the count. With
@@ -13,14 +14,14 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from hmd._native import lib
-from hmd.machine.plugin_memory import SharedMemory
-from hmd.machine.process_id import PROC, ProcessId
-from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
+from hmd.linux.emulator_memory import SharedMemory
+from hmd.linux.processes import ThreadTimes, last_cpu, thread_times
+from hmd.linux.procfs import PROC, ProcessId
+from hmd.sample.memory_events import read_device
 from hmd.sample.perf_events import PerfError, PerfEvent, enable_event, open_event
-from hmd.sample.pmu_device import read_device
 
 InstructionSource: TypeAlias = Literal["pmu", "emulated"]
 
@@ -34,48 +35,32 @@ _NO_SUCH_EVENT = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP)
 _READ = struct.Struct("=QQQ")  # value, time enabled, time running
 
 
-class InstructionCounter(Protocol):
-    """Counts instructions of processes; ``detail``: what is counted, or why nothing is."""
+class InstructionCounter:
+    """Counts instructions of processes; this base class counts none.
 
-    source: InstructionSource | None
-    detail: str
+    ``source`` is None where nothing is counted; ``detail`` is what is counted, or why nothing is.
+    """
+
+    source: InstructionSource | None = None
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
 
     def start(self, processes: Sequence[ProcessId]) -> None:
         """Count these processes and their children from now on."""
-        ...
 
     def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
         """Return counts since the start; ``threads`` are the run times of processes' threads.
 
         A missing process is included in the count of its parent, or not counted.
         """
-        ...
-
-    def close(self) -> None:
-        """Stop counting and free all resources; may be called twice."""
-        ...
-
-
-class NoInstructions:
-    """Counts nothing; ``detail`` is the reason."""
-
-    source: InstructionSource | None = None
-
-    def __init__(self, reason: str) -> None:
-        self.detail = reason
-
-    def start(self, processes: Sequence[ProcessId]) -> None:
-        """Nothing is counted."""
-
-    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
-        """Return no counts."""
         return {}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Stop counting and free all resources; may be called twice."""
 
 
-class PerfInstructions:
+class PerfInstructions(InstructionCounter):
     """Counts with perf events on each thread, which new threads and children inherit.
 
     So a process's count includes its children, which have no counts of their own. A thread that
@@ -83,11 +68,11 @@ class PerfInstructions:
     counters and events are multiplexed, counts are extrapolated.
     """
 
-    source: InstructionSource | None = "pmu"
-    detail = "instructions in user mode, a process with its children (PMU)"
+    source = "pmu"
 
     def __init__(self, events: Sequence[PerfEvent], proc: Path = PROC) -> None:
         """Raise ``PerfError`` where the events cannot be opened."""
+        super().__init__("instructions in user mode, a process with its children (PMU)")
         self._events = tuple(events)
         self._proc = proc
         self._opened: dict[ProcessId, list[int]] = {}
@@ -144,7 +129,7 @@ def counting(event_type: int, config: int) -> PerfEvent:
     return PerfEvent(event_type, config, read_format=read_format, inherit=True)
 
 
-class EmulatedInstructions:
+class EmulatedInstructions(InstructionCounter):
     """Divides the instructions of each emulated CPU among processes, kernel mode included.
 
     Between two reads, the instructions of a CPU are divided among the threads that ran there last,
@@ -153,11 +138,13 @@ class EmulatedInstructions:
     processes that are not recorded are attributed to the recorded ones on the same CPU.
     """
 
-    source: InstructionSource | None = "emulated"
-    detail = "instructions of its CPUs, the kernel's too, shared out by run time (emulated machine)"
+    source = "emulated"
 
     def __init__(self, memory: SharedMemory, proc: Path = PROC) -> None:
         """Own the memory from now on."""
+        super().__init__(
+            "instructions of its CPUs, the kernel's too, shared out by run time (emulated machine)"
+        )
         self._memory = memory
         self._proc = proc
         self._executed = self._now()
@@ -209,10 +196,10 @@ class EmulatedInstructions:
 
 
 def count_instructions(proc: Path = PROC, sysfs: Path = Path("/sys")) -> InstructionCounter:
-    """Return a counter by the PMU, or ``NoInstructions`` with the reason."""
+    """Return a counter by the PMU, or one that counts nothing, with the reason."""
     try:
         return PerfInstructions(instruction_events(sysfs), proc)
     except PerfError as error:
         if error.errno in _NO_SUCH_EVENT:
-            return NoInstructions("not counted: this CPU or virtual machine has no PMU for it")
-        return NoInstructions(f"not counted: {error}")
+            return InstructionCounter("not counted: this CPU or virtual machine has no PMU for it")
+        return InstructionCounter(f"not counted: {error}")

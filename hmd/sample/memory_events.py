@@ -1,13 +1,15 @@
+# SPDX-License-Identifier: MIT
 """Hardware events that sample memory accesses on this machine.
 
 Takes sysfs and /proc/cpuinfo; gives ``EventSpec``s, one per kind of access and kind of core, or
-one line with the reason why there are none. Nothing is opened here. The kernel's event names come
-first, then raw encodings (``cpu_model``).
+one line with the reason why there are none. Nothing is opened here. The kernel's event names in
+sysfs (``PmuDevice``) come first, raw encodings (``cpu_models``) where they are missing.
 
-- Intel PEBS: loads by latency (``mem-loads`` with a threshold) or by L3 miss; ``mem-stores``. From
-  Sapphire Rapids and Alder Lake on, load latency needs ``mem-loads-aux`` as group leader, else the
-  kernel answers ENODATA (61b985e3e775 "perf/x86/intel: Add perf core PMU support for Sapphire
-  Rapids"); sysfs names that event where it is needed. Hybrid parts have a PMU per kind of core.
+- Intel PEBS: loads by latency (``mem-loads`` with a threshold) or by L3 miss, which the kernel
+  never names; ``mem-stores``. From Sapphire Rapids and Alder Lake on, load latency needs
+  ``mem-loads-aux`` as group leader, else the kernel answers ENODATA (61b985e3e775
+  "perf/x86/intel: Add perf core PMU support for Sapphire Rapids"); sysfs names that event where it
+  is needed. Hybrid parts have a PMU per kind of core.
 - AMD IBS: one op per period is tagged; the kernel puts its address, latency and kind into
   the sample (from Linux 6.1; older ones leave the address 0). Only L3 misses where the CPU can
   (Zen 4). It cannot leave out kernel mode unless it has ``swfilt``, and refuses the exclude bits.
@@ -19,42 +21,160 @@ page.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from hmd.errors import MissingError
-from hmd.machine.process_id import PROC
+from hmd.base.errors import MissingError
+from hmd.linux.procfs import PROC, parse_ids, read_int, read_text
 from hmd.sample.access_batch import Kind
-from hmd.sample.cpu_model import CpuModel, RawEvents, raw_events, read_cpu_model
-from hmd.sample.period_control import scaled
-from hmd.sample.pmu_device import PmuDevice, Words, device_names, parse_terms, read_device
+from hmd.sample.cpu_models import SMALL_CORES, CpuModel, RawEvents, find_raw_events, read_cpu_model
+from hmd.sample.periods import STORE_PERIOD_RATIO, scaled_period
+from hmd.sample.sampler import SYSFS, SampleSettings
 
-STORE_SCALE = 64
-"""Factor by which stores are sampled more rarely than loads: a store event also counts hits of the
-first-level cache, a load event only slow loads."""
-IBS_SCALE = 16
+IBS_PERIOD_RATIO: Final = 16
 """IBS counts ops in units of 16: the kernel refuses other periods (perf_ibs_init)."""
 
-_AMD = ("AuthenticAMD", "HygonGenuine")
+_AMD_VENDORS: Final = ("AuthenticAMD", "HygonGenuine")
+_KINDS_OF_CORES: Final = ("cpu_core", *SMALL_CORES)
 
-
-def event_period(kind: Kind, period: int, scale: int) -> int:
-    """Return the period of an event, some ``scale`` times that of the sampler.
-
-    Of stores it is a prime (:func:`hmd.sample.period_control.scaled`). IBS, whose kind is that of
-    loads, takes multiples of ``IBS_SCALE`` only, and varies them itself.
-    """
-    return scaled(period, scale) if kind is Kind.STORE else period * scale
+_FORMAT: Final = re.compile(r"(config[123]?):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
+_WORDS: Final = ("config", "config1", "config2")
+_EVENT_SUFFIXES: Final = (".scale", ".unit", ".per-pkg", ".snapshot")
 
 
 @dataclass(frozen=True, slots=True)
-class EventChoice:
-    """Accesses to sample. ``loads``: those slower than ``ldlat_cycles``, or L3 misses."""
+class Field:
+    """Bit ranges of one word that a term's value fills, its lowest bits in the first range."""
 
-    loads: Literal["latency", "miss"] = "latency"
-    ldlat_cycles: int = 30
-    stores: bool = True
+    word: str
+    bits: tuple[tuple[int, int], ...]
+
+    def encode(self, value: int) -> int:
+        """Return the word with ``value`` in its bits; ValueError where it does not fit."""
+        word = 0
+        for first, last in self.bits:
+            width = last - first + 1
+            word |= (value & ((1 << width) - 1)) << first
+            value >>= width
+        if value:
+            raise ValueError("value has more bits than its format")
+        return word
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The config words of struct perf_event_attr."""
+
+    config: int = 0
+    config1: int = 0
+    config2: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PmuDevice:
+    """One PMU. ``cpus`` is None where sysfs names none, which means all."""
+
+    name: str
+    type: int
+    formats: Mapping[str, Field]
+    events: Mapping[str, str]
+    caps: Mapping[str, str]
+    cpus: tuple[int, ...] | None
+
+    def encode(self, terms: Mapping[str, int]) -> Words:
+        """Return the config words of these terms; MissingError where the PMU cannot say them."""
+        words = dict.fromkeys(_WORDS, 0)
+        for name, value in terms.items():
+            field = self.formats.get(name)
+            if field is None or field.word not in words:
+                raise MissingError(f"PMU {self.name} has no format for {name}")
+            try:
+                words[field.word] |= field.encode(value)
+            except ValueError as error:
+                raise MissingError(f"PMU {self.name}: {name}={value:#x}: {error}") from None
+        return Words(**words)
+
+    @property
+    def max_precise(self) -> int:
+        """The highest precise_ip that the PMU grants; 3 where it does not say."""
+        text = self.caps.get("max_precise", "")
+        return int(text) if text.isdigit() else 3
+
+
+def parse_field(text: str) -> Field | None:
+    """Return the field of a format such as ``config:0-7,21``; None where it is none."""
+    match = _FORMAT.fullmatch(text.strip())
+    if not match:
+        return None
+    bits = []
+    for part in match.group(2).split(","):
+        first, _, last = part.partition("-")
+        bits.append((int(first), int(last or first)))
+    if any(last > 63 or first > last for first, last in bits):
+        return None
+    return Field(match.group(1), tuple(bits))
+
+
+def parse_terms(text: str) -> dict[str, int]:
+    """Return the terms of an event such as ``event=0xcd,umask=0x1,ldlat=3``.
+
+    A bare name is 1. MissingError where a value is no number, which is how sysfs marks values
+    that the user must give (``ldlat=?``).
+    """
+    terms: dict[str, int] = {}
+    for part in text.strip().split(","):
+        name, equals, value = part.strip().partition("=")
+        try:
+            terms[name] = int(value, 0) if equals else 1
+        except ValueError:
+            raise MissingError(f"event term {part!r} has no value") from None
+    return terms
+
+
+def read_device(name: str, sysfs: Path) -> PmuDevice | None:
+    """Return the PMU of that name, None where the machine has none."""
+    folder = sysfs / "bus/event_source/devices" / name
+    pmu_type = read_int(folder / "type")
+    if pmu_type is None:
+        return None
+    formats = {n: field for n, text in _read_all(folder / "format") if (field := parse_field(text))}
+    events = {
+        n: text for n, text in _read_all(folder / "events") if not n.endswith(_EVENT_SUFFIXES)
+    }
+    cpus = read_text(folder / "cpus")
+    return PmuDevice(
+        name=name,
+        type=pmu_type,
+        formats=formats,
+        events=events,
+        caps=dict(_read_all(folder / "caps")),
+        cpus=None if cpus is None else parse_ids(cpus),
+    )
+
+
+def device_names(sysfs: Path) -> tuple[str, ...]:
+    """Return the names of all PMUs, sorted."""
+    folder = sysfs / "bus/event_source/devices"
+    return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()
+
+
+def _read_all(folder: Path) -> list[tuple[str, str]]:
+    if not folder.is_dir():
+        return []
+    read = ((path.name, read_text(path)) for path in sorted(folder.iterdir()))
+    return [(name, text.strip()) for name, text in read if text is not None]
+
+
+def event_period(kind: Kind, period: int, ratio: int) -> int:
+    """Return the period of an event, some ``ratio`` times that of the sampler.
+
+    Of stores it is a prime (``scaled_period``). IBS, whose kind is that of loads, takes multiples
+    of ``IBS_PERIOD_RATIO`` only, and varies them itself.
+    """
+    return scaled_period(period, ratio) if kind is Kind.STORE else period * ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +182,7 @@ class EventSpec:
     """One event to open on each of ``cpus`` (None: all).
 
     ``precise`` are values of precise_ip to try, best first; empty where the PMU takes none.
-    ``leader`` is counted with it as the group leader. ``period_scale`` multiplies the sampler's
+    ``leader`` is counted with it as the group leader. ``period_ratio`` multiplies the sampler's
     period. ``twice``: two counters of a CPU can count it at once. ``source`` is "sysfs" or "table".
     """
 
@@ -74,22 +194,22 @@ class EventSpec:
     exclude_kernel: bool
     cpus: tuple[int, ...] | None
     leader: Words | None = None
-    period_scale: int = 1
+    period_ratio: int = 1
     twice: bool = False
     source: Literal["sysfs", "table"] = "sysfs"
 
 
 def choose_events(
-    choice: EventChoice, sysfs: Path = Path("/sys"), proc: Path = PROC
+    settings: SampleSettings, sysfs: Path = SYSFS, proc: Path = PROC
 ) -> tuple[EventSpec, ...]:
     """Return the events that sample accesses; raises MissingError if there are none."""
     names = device_names(sysfs)
     cpu = read_cpu_model(proc)
-    if cpu.vendor in _AMD:
+    if cpu.vendor in _AMD_VENDORS:
         return (_ibs(sysfs),)
-    cores = [name for name in names if name in ("cpu_core", "cpu_atom", "cpu_lowpower")]
+    cores = [name for name in names if name in _KINDS_OF_CORES]
     if cores or (cpu.vendor == "GenuineIntel" and "cpu" in names):
-        return _intel(choice, cores or ["cpu"], cpu, sysfs)
+        return _intel(settings, cores or ["cpu"], cpu, sysfs)
     if any(name.startswith("arm_spe") for name in names):
         raise MissingError(
             "ARM SPE is present, but hmd does not decode its packets: set sampler to faults"
@@ -101,7 +221,7 @@ def choose_events(
 
 
 def _intel(
-    choice: EventChoice, names: list[str], cpu: CpuModel, sysfs: Path
+    settings: SampleSettings, names: list[str], cpu: CpuModel, sysfs: Path
 ) -> tuple[EventSpec, ...]:
     specs: list[EventSpec] = []
     for device in (read_device(name, sysfs) for name in names):
@@ -112,33 +232,36 @@ def _intel(
                 f"PMU {device.name} has no PEBS here, so that samples have no addresses: in a "
                 "virtual machine, ask for a virtual PMU with PEBS, or set sampler to faults"
             )
-        raw = raw_events(cpu, device.name)
-        if choice.loads == "latency":
-            specs.append(_loads_by_latency(choice, device, raw))
+        raw = find_raw_events(cpu, device.name)
+        if settings.loads == "latency":
+            specs.append(_loads_by_latency(settings, device, raw))
         else:
             specs.append(_loads_by_miss(device, raw))
-        if choice.stores:
+        if settings.stores:
             specs.append(_stores(device, raw))
     return tuple(specs)
 
 
-def _loads_by_latency(choice: EventChoice, device: PmuDevice, raw: RawEvents | None) -> EventSpec:
-    name = f"{device.name}/mem-loads,ldlat={choice.ldlat_cycles}/"
+def _loads_by_latency(
+    settings: SampleSettings, device: PmuDevice, raw: RawEvents | None
+) -> EventSpec:
+    name = f"{device.name}/mem-loads,ldlat={settings.ldlat_cycles}/"
     if "mem-loads" in device.events:
-        terms = parse_terms(device.events["mem-loads"]) | {"ldlat": choice.ldlat_cycles}
+        terms = parse_terms(device.events["mem-loads"]) | {"ldlat": settings.ldlat_cycles}
         aux = device.events.get("mem-loads-aux")
         leader = device.encode(parse_terms(aux)) if aux else None
         return _pebs(name, Kind.LOAD, device, device.encode(terms), leader=leader)
-    raw = _in_table(device, raw)
+    raw = _require(device, raw)
     leader = Words(raw.loads_aux) if raw.loads_aux is not None else None
-    words = Words(raw.load_latency, choice.ldlat_cycles)
+    words = Words(raw.load_latency, settings.ldlat_cycles)
     return _pebs(name, Kind.LOAD, device, words, leader=leader, source="table")
 
 
 def _loads_by_miss(device: PmuDevice, raw: RawEvents | None) -> EventSpec:
-    words = Words(_in_table(device, raw).load_miss)
-    name = f"{device.name}/config={words.config:#x}/"
-    return _pebs(name, Kind.LOAD, device, words, source="table")
+    words = Words(_require(device, raw).load_miss)
+    return _pebs(
+        f"{device.name}/config={words.config:#x}/", Kind.LOAD, device, words, source="table"
+    )
 
 
 def _stores(device: PmuDevice, raw: RawEvents | None) -> EventSpec:
@@ -146,10 +269,10 @@ def _stores(device: PmuDevice, raw: RawEvents | None) -> EventSpec:
     if "mem-stores" in device.events:
         words = device.encode(parse_terms(device.events["mem-stores"]))
         return _pebs(name, Kind.STORE, device, words)
-    return _pebs(name, Kind.STORE, device, Words(_in_table(device, raw).stores), source="table")
+    return _pebs(name, Kind.STORE, device, Words(_require(device, raw).stores), source="table")
 
 
-def _in_table(device: PmuDevice, raw: RawEvents | None) -> RawEvents:
+def _require(device: PmuDevice, raw: RawEvents | None) -> RawEvents:
     if raw is None:
         raise MissingError(
             f"the kernel names no memory events for PMU {device.name} and hmd has none for this "
@@ -178,7 +301,7 @@ def _pebs(
         exclude_kernel=True,
         cpus=device.cpus,
         leader=leader,
-        period_scale=STORE_SCALE if kind is Kind.STORE else 1,
+        period_ratio=STORE_PERIOD_RATIO if kind is Kind.STORE else 1,
         twice=kind is Kind.LOAD,
         source=source,
     )
@@ -204,5 +327,5 @@ def _ibs(sysfs: Path) -> EventSpec:
         precise=(),
         exclude_kernel="swfilt" in terms,
         cpus=device.cpus,
-        period_scale=IBS_SCALE,
+        period_ratio=IBS_PERIOD_RATIO,
     )

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sampling by scans for used pages: each read checks some of the memory.
 
 Takes a source of one bit per page (``PageBits``: idle page tracking, soft-dirty bits); each used
@@ -6,7 +7,7 @@ ones before Linux 6.7 (PAGEMAP_SCAN). After all of them, a scan is complete and 
 again. Scans alternate in direction, so that a page's mean time between two checks does not depend
 on its address.
 
-A read checks at most ``PageBits.pages_most / period`` pages, so the cost is proportional to
+A read checks at most ``PageBits.max_pages / period`` pages, so the cost is proportional to
 1/period. A row represents one access: a bit shows that a page was used, not how often.
 """
 
@@ -17,67 +18,62 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.pages.huge_pages import HugeSource, huge_source
-from hmd.machine.pages.mappings import MappingKind
-from hmd.machine.pages.maps_pieces import covering_mappings
-from hmd.machine.pages.resident_pages import resident_ranges
-from hmd.machine.process_id import PROC, ProcessId, alive
-from hmd.machine.procfs import absent, open_to_read
+from hmd.base.units import PAGE_BYTES
+from hmd.linux.huge_pages import HugeSource, huge_source
+from hmd.linux.mappings import MappingKind, covering_mappings
+from hmd.linux.process_table import ProcessTable
+from hmd.linux.procfs import PROC, ProcessId, absent, alive, open_to_read
+from hmd.linux.resident_pages import resident_ranges
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.sample.capabilities import Capabilities
-from hmd.sample.period_control import clamp
-from hmd.sample.record_cost import RecordTime
-from hmd.sample.sampler import SamplerStats
-from hmd.units import PAGE_BYTES
+from hmd.sample.periods import RecordTime, clamp
+from hmd.sample.sampler import CAPABILITIES, SamplerName, SamplerStats
 
-LADDER = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
-PRESENT = np.uint64(1 << 63)
+PERIODS: Final = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
+PRESENT: Final = np.uint64(1 << 63)
 """Bit of a pagemap entry (Documentation/admin-guide/mm/pagemap.rst)."""
-
-T = TypeVar("T")
 
 _PIECE_PAGES: Final = 1 << 13
 _SPAN_BYTES: Final = 1 << 30
-# As many pages a read checks for each span of addresses that it walks, which may have none.
-_SPAN_PAGES: Final = 16
-_ENTRY_BYTES = 8
+_PAGES_PER_SPAN: Final = 16
+"""A read walks one span of addresses, which may have no pages, for so many pages that it checks."""
+_ENTRY_BYTES: Final = 8
+
+T = TypeVar("T")
 
 
-class PageBits(Protocol):
-    """Bits of the kernel that show which pages were used."""
+class PageBits:
+    """Bits of the kernel that show which pages were used.
 
-    name: str
+    A read checks ``max_pages`` at period 1. ``counts_first_check``: ``start_process`` resets the
+    bits of all pages; otherwise a page's first check is ignored.
+    """
+
+    name: SamplerName
     detail: str
-    capabilities: Capabilities
     kind: Kind
-    pages_most: int
-    """Pages that a read checks at period 1."""
-    first_counts: bool
-    """Whether ``begin`` resets the bits of all pages; otherwise a page's first check is ignored."""
+    max_pages: int
+    counts_first_check = False
 
-    def begin(self, pid: int) -> None:
+    def start_process(self, pid: int) -> None:
         """Prepare a process for its first scan."""
-        ...
 
-    def used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def find_used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return which pages were used since their last check, and reset their bits.
 
         ``entries`` are the pagemap entries of consecutive pages.
         """
-        ...
+        raise NotImplementedError
 
-    def round_over(self, pid: int) -> None:
+    def end_scan(self, pid: int) -> None:
         """End a scan of all pages of a process."""
-        ...
 
     def close(self) -> None:
         """Free descriptors. Called once."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +89,26 @@ class _Piece:
 class PageScanSampler:
     """A ``Sampler`` over one bit per page; owns the bits."""
 
+    pair_period = None
+    outside_cpu_s = 0.0  # all work is done in the time of this process or of the programs
+    record_time = RecordTime()
+
     def __init__(self, bits: PageBits, period: int | None = None, proc: Path = PROC) -> None:
         self.name = bits.name
         self.detail = bits.detail
-        self.capabilities = bits.capabilities
-        self.ladder: tuple[int, ...] = LADDER
+        self.capabilities = CAPABILITIES[bits.name]
+        self.periods: tuple[int, ...] = PERIODS
         self.stats = SamplerStats()
         self._bits = bits
         self._proc = proc
-        self._period = LADDER[0]
-        self.set_period(period or LADDER[0])
-        self._processes: tuple[ProcessId, ...] = ()
-        self._known: set[ProcessId] = set()
-        self._unasked: set[ProcessId] = set()
+        self._period = PERIODS[0]
+        self.set_period(period or PERIODS[0])
+        self._table = ProcessTable()
+        self._started: set[ProcessId] = set()
+        self._unchecked: set[ProcessId] = set()
         self._source = huge_source(proc)
         self._scan: Iterator[_Piece] | None = None
-        self._rest: _Piece | None = None  # of the piece that the last read has cut
+        self._remainder: _Piece | None = None  # of the piece that the last read has cut
         self._backwards = True  # direction of the last scan, so that the first one is forwards
         self._closed = False
 
@@ -117,45 +117,29 @@ class PageScanSampler:
         """Divisor of the most pages that a read checks."""
         return self._period
 
-    @property
-    def pair_period(self) -> None:
-        """None: there is no second counter."""
-        return
-
-    @property
-    def outside_cpu_s(self) -> float:
-        """0: all work is done in the time of this process or of the programs."""
-        return 0.0
-
-    @property
-    def record_time(self) -> RecordTime:
-        """All 0: no records are taken on the programs' CPUs."""
-        return RecordTime()
-
     def set_period(self, period: int) -> int:
-        """Set the period, clamped to the ladder's bounds; returns it."""
-        self._period = clamp(period, LADDER)
+        """Set the period, clamped to the bounds of ``PERIODS``; returns it."""
+        self._period = clamp(period, PERIODS)
         return self._period
 
     def track(self, processes: Sequence[ProcessId]) -> None:
         """Scan these processes; earlier accesses of a new one do not count."""
         if self._closed:
             return
-        self._processes = tuple(processes)
-        for process in set(processes) - self._known:
-            self._bits.begin(process.pid)
-            if not self._bits.first_counts:
-                self._unasked.add(process)
-        self._known = set(processes)
-        self._unasked &= self._known
+        self._table = ProcessTable(processes)
+        for process in set(processes) - self._started:
+            self._bits.start_process(process.pid)
+            if not self._bits.counts_first_check:
+                self._unchecked.add(process)
+        self._started = set(processes)
+        self._unchecked &= self._started
 
     def read(self) -> AccessBatch:
         """Check the next pages."""
         if self._closed:
             return AccessBatch.empty()
-        index = {process: i for i, process in enumerate(self._processes)}
-        pieces = self._next(max(1, self._bits.pages_most // self._period))
-        found = [(index[piece.process], self._look(piece)) for piece in pieces]
+        pieces = self._next_pieces(max(1, self._bits.max_pages // self._period))
+        found = [(self._table.slot_of(piece.process), self._check(piece)) for piece in pieces]
         count = sum(len(pages) for _, pages in found)
         self.stats.samples += count
         self.stats.wakeups += count > 0
@@ -168,22 +152,22 @@ class PageScanSampler:
             time_ns=time.monotonic_ns(),
         )
 
-    def _next(self, pages: int) -> list[_Piece]:
+    def _next_pieces(self, pages: int) -> list[_Piece]:
         """Return the next pieces with this many pages in total, or the rest of the scan."""
         if self._scan is None:
             self._backwards = not self._backwards
-            self._scan = self._round()
+            self._scan = self._scan_pieces()
         pieces: list[_Piece] = []
-        spans = max(1, pages // _SPAN_PAGES)
+        spans = max(1, pages // _PAGES_PER_SPAN)
         while pages > 0 and spans > 0:
-            piece, self._rest = self._rest or next(self._scan, None), None
+            piece, self._remainder = self._remainder or next(self._scan, None), None
             if piece is None:
                 self._scan = None
                 break
-            if piece.process not in self._known:
+            if piece.process not in self._started:
                 continue
             if piece.pages > pages:
-                piece, self._rest = self._cut(piece, pages)
+                piece, self._remainder = self._cut(piece, pages)
             pieces.append(piece)
             pages -= piece.pages
             spans -= not piece.pages
@@ -196,9 +180,9 @@ class PageScanSampler:
         upper = replace(piece, page=piece.page + low, pages=piece.pages - low)
         return (upper, lower) if self._backwards else (lower, upper)
 
-    def _round(self) -> Iterator[_Piece]:
+    def _scan_pieces(self) -> Iterator[_Piece]:
         """Yield the pieces of a scan as they are asked for: mappings may have terabytes."""
-        for process in self._processes:
+        for process in self._table.processes:
             mappings = covering_mappings(process.pid, self._proc)
             if mappings is None:
                 continue
@@ -226,19 +210,19 @@ class PageScanSampler:
         """Return items in the direction of the scan."""
         return reversed(items) if self._backwards else iter(items)
 
-    def _look(self, piece: _Piece) -> npt.NDArray[np.uint64]:
+    def _check(self, piece: _Piece) -> npt.NDArray[np.uint64]:
         """Return the numbers of the pages that were used."""
         process = piece.process
         if piece.last:
-            self._bits.round_over(process.pid)
-            self._unasked.discard(process)
+            self._bits.end_scan(process.pid)
+            self._unchecked.discard(process)
         if not piece.pages:
             return np.empty(0, np.uint64)
         entries = _entries(process.pid, piece.page, piece.pages, self._proc)
         if entries is None or not alive(process, self._proc):
             return np.empty(0, np.uint64)
-        used = np.flatnonzero(self._bits.used(entries)).astype(np.uint64)
-        counts = process not in self._unasked
+        used = np.flatnonzero(self._bits.find_used(entries)).astype(np.uint64)
+        counts = process not in self._unchecked
         return used + np.uint64(piece.page) if counts else np.empty(0, np.uint64)
 
     def close(self) -> None:

@@ -1,41 +1,54 @@
+# SPDX-License-Identifier: MIT
 """perf_event_open(2): opening events with their rings, and what its errors mean.
 
-Takes what to count and where; gives an ``EventRing`` that can be drained. Needs CAP_PERFMON, or a
-kernel.perf_event_paranoid that allows it, and a descriptor and ``1 + pages`` locked pages a ring.
-This is the one place that turns errno of perf calls into words.
+Takes what to count and where; gives an ``EventRing`` that can be drained, or ``TaskEvents``, the
+forks and new names of all processes. Needs CAP_PERFMON, or a kernel.perf_event_paranoid that allows
+it, and a descriptor and ``1 + pages`` locked pages a ring. This is the one place that turns errno
+of perf calls into words.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
 
 from hmd._native import ffi, lib
-from hmd.errors import HmdError, UnavailableError, unavailable_code
+from hmd.base.errors import HmdError, UnavailableError, unavailable_code
+from hmd.base.units import PAGE_BYTES
+from hmd.linux.procfs import parse_ids, read_text
 from hmd.sample.access_batch import Kind
-from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType
-from hmd.units import PAGE_BYTES
+from hmd.sample.perf_ring import Ring, SampleType
 
-MIN_RING_PAGES = 4
+MIN_RING_PAGES: Final = 4
 """The smallest ring worth having: a few hundred samples between two reads."""
+MAX_RINGS_BYTES: Final = 64 << 20
+"""Locked memory of all rings: more samples than a read takes, whatever the number of CPUs."""
+TASK_RING_PAGES: Final = 32
+"""Data pages of a ring of task events: 128 KiB hold the records of about 800 processes between two
+reads."""
+
+_PERF_TYPE_SOFTWARE: Final = 1
+_PERF_COUNT_SW_DUMMY: Final = 9
+_PERF_RECORD_COMM, _PERF_RECORD_FORK = 3, 7
+_HEADER: Final = struct.Struct("=IHH")  # type, misc, size
+_TASK: Final = struct.Struct("=IIIIQ")  # pid, parent, thread, parent's thread, time
+_PAIR: Final = struct.Struct("=II")  # pid, thread
+_TIME: Final = struct.Struct("=Q")
 
 
-ALL_RINGS_BYTES = 64 << 20
-"""Most locked memory of all rings: more samples than a read takes, whatever the number of CPUs."""
-
-
-def ring_pages_within(rings: int, most: int) -> int:
-    """Return the data pages of each of so many rings, ``most`` or a power of two below it.
+def limit_ring_pages(rings: int, max_pages: int) -> int:
+    """Return the data pages of each of so many rings: ``max_pages`` or a power of two below it.
 
     512 CPUs with four rings each thus lock 72 MiB, a third of what kernel.perf_event_mlock_kb
     (516 KiB per CPU) permits a user without CAP_IPC_LOCK.
     """
-    pages = most
-    while pages > MIN_RING_PAGES and rings * pages * PAGE_BYTES > ALL_RINGS_BYTES:
+    pages = max_pages
+    while pages > MIN_RING_PAGES and rings * pages * PAGE_BYTES > MAX_RINGS_BYTES:
         pages //= 2
     return pages
 
@@ -112,33 +125,11 @@ def open_event(event: PerfEvent, pid: int, cpu: int, group_fd: int = -1, what: s
 
     pid -1 is every process, cpu -1 every CPU; not both. Raises ``PerfError``.
     """
-    c = ffi.new(
-        "struct hmd_perf_event *",
-        {
-            "type": event.type,
-            "config": event.config,
-            "config1": event.config1,
-            "config2": event.config2,
-            "precise_ip": event.precise_ip,
-            "sample_type": int(event.sample_type),
-            "read_format": event.read_format,
-            "period": event.period,
-            "exclude_kernel": event.exclude_kernel,
-            "inherit": event.inherit,
-        },
-    )
+    attributes = {field.name: int(getattr(event, field.name)) for field in fields(event)}
+    c = ffi.new("struct hmd_perf_event *", attributes)
     result = int(lib.hmd_perf_open(c, pid, cpu, group_fd))
     where = f" on CPU {cpu}" if cpu >= 0 else ""
     return _checked(result, f"cannot open {what or 'perf event'}{where}")
-
-
-def task_event(cpu: int) -> int:
-    """Return the descriptor of an event that records forks and names on a CPU, disabled.
-
-    Raises ``PerfError``.
-    """
-    what = f"cannot open task events on CPU {cpu}"
-    return _checked(int(lib.hmd_perf_open_tasks(cpu)), what)
 
 
 def enable_event(fd: int) -> None:
@@ -187,14 +178,13 @@ def _open_ring(
     return EventRing(fd, event, kind, pages, leader_fd, cpu)
 
 
-class EventRing:
+class EventRing(Ring):
     """An open event and its mapped ring; closing it frees both, twice is harmless.
 
     Owns ``fd`` from the first, also when mapping fails. ``leader_fd`` is the descriptor of a
-    group leader that goes with it; ``cpu`` where it counts, -1 for all.
+    group leader that goes with it; ``cpu`` where it counts, -1 for all. ``pages`` of data are
+    mapped.
     """
-
-    __slots__ = ("_cpu", "_event", "_fd", "_header", "_kind", "_leader_fd", "_pages", "_ring")
 
     def __init__(
         self,
@@ -211,8 +201,8 @@ class EventRing:
         ``PerfError``.
         """
         self._fd, self._leader_fd = fd, leader_fd
-        self._event, self._kind, self._cpu = event, kind, cpu
-        self._header = ffi.NULL
+        self._event = event
+        self._header: Any = ffi.NULL
         header, data, size = ffi.new("void **"), ffi.new("void **"), ffi.new("uint64_t *")
         try:
             while True:
@@ -221,39 +211,20 @@ class EventRing:
                     break
                 pages //= 2
             _checked(result, f"cannot map a ring of {pages} pages")
-            self._header, self._pages = header[0], pages
-            self._ring = Ring(
+            self._header, self.pages = header[0], pages
+            super().__init__(
                 int(ffi.cast("uintptr_t", header[0])),
                 int(ffi.cast("uintptr_t", data[0])),
                 int(size[0]),
                 event.sample_type,
                 kind,
+                cpu,
             )
         except (HmdError, ValueError):
             self.close()
             raise
 
-    @property
-    def cpu(self) -> int:
-        """The CPU that the event counts on, -1 for all."""
-        return self._cpu
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of accesses of its samples, as far as these do not say."""
-        return self._kind
-
-    @property
-    def pages(self) -> int:
-        """Data pages that were mapped."""
-        return self._pages
-
-    @property
-    def counts(self) -> RingCounts:
-        """What was read from the ring; stays when the ring is closed."""
-        return self._ring.counts
-
-    def second(self, period: int, what: str = "") -> EventRing:
+    def open_second(self, period: int, what: str = "") -> EventRing:
         """Return a ring of the same event counted a second time, with another period.
 
         In the same group, so that both count at the same times: the kernel refuses (EINVAL) what
@@ -261,21 +232,8 @@ class EventRing:
         """
         group_fd = self._leader_fd if self._leader_fd >= 0 else self._fd
         event = replace(self._event, period=period)
-        fd = open_event(event, -1, self._cpu, group_fd, f"{what or 'the event'} a second time")
-        return EventRing(fd, event, self._kind, self._pages, cpu=self._cpu)
-
-    @property
-    def pending(self) -> bool:
-        """As ``Ring.pending``; a closed ring has nothing."""
-        return self._header != ffi.NULL and self._ring.pending
-
-    def drain(self, columns: RecordColumns) -> bool:
-        """As ``Ring.drain``; a closed ring has nothing."""
-        return self._header != ffi.NULL and self._ring.drain(columns)
-
-    def copy(self, buffer: Any) -> int:
-        """Copy records other than samples into a buffer of ffi's; returns the bytes copied."""
-        return 0 if self._header == ffi.NULL else self._ring.copy(buffer)
+        fd = open_event(event, -1, self.cpu, group_fd, f"{what or 'the event'} a second time")
+        return EventRing(fd, event, self.kind, self.pages, cpu=self.cpu)
 
     def enable(self) -> None:
         """Start sampling: the event first, so that its leader starts both as one group."""
@@ -295,21 +253,93 @@ class EventRing:
 
     def close(self) -> None:
         """Unmap the ring and close the descriptors."""
+        self.detach()
         if self._header != ffi.NULL:
-            lib.hmd_perf_unmap(self._header, self._pages)
+            lib.hmd_perf_unmap(self._header, self.pages)
             self._header = ffi.NULL
         for fd in (self._fd, self._leader_fd):
             if fd >= 0:
                 lib.hmd_perf_close(fd)
         self._fd = self._leader_fd = -1
 
-    def __enter__(self) -> EventRing:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """``parent_pid`` started ``pid`` at ``time_ns`` (CLOCK_MONOTONIC)."""
+
+    time_ns: int
+    pid: int
+    parent_pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """``pid`` has had this name since ``time_ns``: by exec, or by its own choice."""
+
+    time_ns: int
+    pid: int
+    name: str
+
+
+TaskRecord = Forked | Named
+
+
+class TaskEvents:
+    """Forks and new names of all processes, as the kernel records them, on the online CPUs.
+
+    /proc shows only processes that live while it is read. An event that counts nothing records
+    every fork and exec (perf_event_open(2), ``task`` and ``comm``), so that programs that end
+    between two reads are seen too. Needs the permissions of a sampler of all processes. Costs
+    nothing until a process starts; a fork or exec costs about 1 µs to read.
+    """
+
+    def __init__(self, sysfs: Path = Path("/sys")) -> None:
+        """Open and start the events. Raises ``PerfError``."""
+        self._rings: list[EventRing] = []
+        self._buffer = ffi.new("char[]", TASK_RING_PAGES * PAGE_BYTES)
+        event = PerfEvent(_PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_DUMMY, sample_type=SampleType.TIME)
+        try:
+            for cpu in parse_ids(read_text(sysfs / "devices/system/cpu/online")):
+                what = f"cannot open task events on CPU {cpu}"
+                fd = _checked(int(lib.hmd_perf_open_tasks(cpu)), what)
+                ring = EventRing(fd, event, Kind.LOAD, TASK_RING_PAGES, cpu=cpu)
+                self._rings.append(ring)
+                ring.enable()
+        except Exception:
+            self.close()
+            raise
+
+    def read(self) -> list[TaskRecord]:
+        """Return the records since the last read, in order of time."""
+        found: list[TaskRecord] = []
+        for ring in self._rings:
+            size = ring.copy(self._buffer)
+            found += parse_records(bytes(ffi.buffer(self._buffer, size)))
+        return sorted(found, key=lambda record: record.time_ns)
+
+    def close(self) -> None:
+        """Free the rings; may be called twice."""
+        for ring in self._rings:
+            ring.close()
+        self._rings = []
+
+
+def parse_records(data: bytes) -> Sequence[TaskRecord]:
+    """Return the forks of processes and the names of their first threads in whole records."""
+    found: list[TaskRecord] = []
+    at = 0
+    while at < len(data):
+        record_type, _, size = _HEADER.unpack_from(data, at)
+        body = data[at + _HEADER.size : at + size]
+        at += size
+        if record_type == _PERF_RECORD_FORK:
+            pid, parent, thread, _, time_ns = _TASK.unpack_from(body)
+            if pid == thread:  # else a thread
+                found.append(Forked(time_ns, pid, parent))
+        elif record_type == _PERF_RECORD_COMM:
+            pid, thread = _PAIR.unpack_from(body)
+            (time_ns,) = _TIME.unpack_from(body, len(body) - _TIME.size)
+            name = body[_PAIR.size : len(body) - _TIME.size].split(b"\0", 1)[0]
+            if pid == thread:
+                found.append(Named(time_ns, pid, name.decode(errors="replace")))
+    return found

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Draining of perf rings into columns: the typed interface of hmd/native/ring.c.
 
 Takes a ring (header page and data) that the kernel or the emulated machine writes; fills
@@ -7,21 +8,19 @@ are validated, since the writer is not trusted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntFlag
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd._native import ffi, lib
+from hmd.base.units import PAGE_BYTES
 from hmd.sample.access_batch import Kind
-from hmd.units import PAGE_BYTES
 
-HEADER_BYTES = PAGE_BYTES
+HEADER_BYTES: Final = PAGE_BYTES
 """The header page before the data (struct perf_event_mmap_page)."""
-
-
 _HEAD_WORD, _TAIL_WORD = 1024 // 8, 1032 // 8
 """data_head and data_tail of the header page, in words."""
 
@@ -56,7 +55,7 @@ def sample_bytes(sample_type: SampleType) -> int:
 
 @dataclass(slots=True)
 class RingCounts:
-    """What was read from rings, in records; ``lost`` in samples.
+    """What was read from a ring, in records; ``lost`` in samples. Fields of hmd_ring_counts.
 
     ``skipped`` are records of types that a sampler does not use. ``corrupt`` are records of
     impossible size, and rings that were discarded up to the writer's head. ``cached`` are samples
@@ -72,57 +71,44 @@ class RingCounts:
     cached: int = 0
 
 
+_COUNTS: Final = tuple(field.name for field in fields(RingCounts))
+
+
 class RecordColumns:
     """Preallocated columns of ``capacity`` rows; the first ``count`` are filled.
 
-    ``weight`` and ``period`` are clamped to 32 bits; a field that the ring's sample type lacks
-    is 0. ``instructions`` is the READ field, an instruction count in all of hmd's rings that have
-    one. Every drain reuses the arrays: copy rows that must live longer.
+    The columns are those of struct hmd_ring_columns. ``latency`` (in units of the writer) and
+    ``period`` are clamped to 32 bits; a field that the ring's sample type lacks is 0.
+    ``instructions`` is the READ field, an instruction count in all of hmd's rings that have one.
+    Every drain reuses the arrays: copy rows that must live longer.
     """
 
-    __slots__ = (
-        "_c",
-        "address",
-        "capacity",
-        "cpu",
-        "instructions",
-        "kind",
-        "period",
-        "physical",
-        "pid",
-        "tid",
-        "time_ns",
-        "weight",
-    )
+    address: npt.NDArray[np.uint64]
+    physical: npt.NDArray[np.uint64]
+    time_ns: npt.NDArray[np.uint64]
+    instructions: npt.NDArray[np.uint64]
+    pid: npt.NDArray[np.uint32]
+    thread: npt.NDArray[np.uint32]
+    latency: npt.NDArray[np.uint32]
+    period: npt.NDArray[np.uint32]
+    cpu: npt.NDArray[np.uint16]
+    kind: npt.NDArray[np.uint8]
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.address = np.zeros(capacity, np.uint64)
-        self.physical = np.zeros(capacity, np.uint64)
-        self.time_ns = np.zeros(capacity, np.uint64)
-        self.instructions = np.zeros(capacity, np.uint64)
-        self.pid = np.zeros(capacity, np.uint32)
-        self.tid = np.zeros(capacity, np.uint32)
-        self.weight = np.zeros(capacity, np.uint32)
-        self.period = np.zeros(capacity, np.uint32)
-        self.cpu = np.zeros(capacity, np.uint16)
-        self.kind = np.zeros(capacity, np.uint8)
-        # The arrays live as long as this object, so their addresses stay valid.
-        pointers = {
-            name: ffi.cast(ctype, getattr(self, name).ctypes.data)
-            for name, ctype in _COLUMN_TYPES.items()
-        }
-        self._c: Any = ffi.new("struct hmd_ring_columns *", {"capacity": capacity, **pointers})
+        self._c: Any = ffi.new("struct hmd_ring_columns *", {"capacity": capacity})
+        for name, field in ffi.typeof("struct hmd_ring_columns").fields:
+            if field.type.kind == "pointer":
+                dtype = np.dtype(field.type.item.cname.removesuffix("_t"))
+                column = np.zeros(capacity, dtype)
+                # The array lives as long as this object, so its address stays valid.
+                setattr(self, name, column)
+                setattr(self._c, name, ffi.cast(field.type, column.ctypes.data))
 
     @property
     def count(self) -> int:
         """Rows filled."""
         return int(self._c.count)
-
-    @property
-    def full(self) -> bool:
-        """True if no row is free."""
-        return self.count >= self.capacity
 
     def clear(self) -> None:
         """Discard the rows."""
@@ -146,7 +132,7 @@ def distinct(column: npt.NDArray[np.uint32]) -> tuple[list[int], npt.NDArray[np.
     numpy's unique, it does not sort.
     """
     column = np.ascontiguousarray(column, np.uint32)
-    values = np.empty(min(len(column), lib.HMD_DISTINCT_MOST), np.uint32)
+    values = np.empty(min(len(column), lib.HMD_MAX_DISTINCT), np.uint32)
     which = np.empty(len(column), np.int32)
     count = lib.hmd_ring_distinct(
         ffi.from_buffer("uint32_t[]", column),
@@ -157,29 +143,22 @@ def distinct(column: npt.NDArray[np.uint32]) -> tuple[list[int], npt.NDArray[np.
     return values[: int(count)].tolist(), which
 
 
-_COLUMN_TYPES = {
-    "address": "uint64_t *",
-    "physical": "uint64_t *",
-    "time_ns": "uint64_t *",
-    "instructions": "uint64_t *",
-    "pid": "uint32_t *",
-    "tid": "uint32_t *",
-    "weight": "uint32_t *",
-    "period": "uint32_t *",
-    "cpu": "uint16_t *",
-    "kind": "uint8_t *",
-}
-
-
 class Ring:
-    """One ring. The caller owns its memory, which must outlive it."""
+    """A ring that the CPU ``cpu`` fills, -1: any. The caller owns its memory.
 
-    __slots__ = ("_counts", "_memory", "_source", "_words")
+    ``kind`` is that of samples without a data source. ``detach`` ends all use of the memory.
+    """
 
     def __init__(
-        self, header: int, data: int, data_bytes: int, sample_type: SampleType, kind: Kind
+        self,
+        header: int,
+        data: int,
+        data_bytes: int,
+        sample_type: SampleType,
+        kind: Kind,
+        cpu: int = -1,
     ) -> None:
-        """Read a ring at these addresses; ``kind`` is that of samples without a data source.
+        """Read a ring at these addresses.
 
         ValueError if the data size is not a power of two, an address is not aligned to 8 bytes, or
         the sample type has a field of variable size.
@@ -190,10 +169,12 @@ class Ring:
             raise ValueError(f"a ring of {data_bytes} bytes is not a power of two")
         if not sample_bytes(sample_type):
             raise ValueError(f"sample type {int(sample_type):#x} has fields of variable size")
+        self.cpu, self.kind = cpu, kind
+        self._attached = True
         self._memory: object = None
-        self._words = ffi.cast("volatile uint64_t *", header)
+        self._words: Any = ffi.cast("volatile uint64_t *", header)
         self._counts: Any = ffi.new("struct hmd_ring_counts *")
-        self._source = ffi.new(
+        self._source: Any = ffi.new(
             "struct hmd_ring_source *",
             {
                 "header": ffi.cast("void *", header),
@@ -206,39 +187,42 @@ class Ring:
 
     @classmethod
     def over(
-        cls, memory: npt.NDArray[np.uint8], sample_type: SampleType, kind: Kind = Kind.LOAD
+        cls,
+        memory: npt.NDArray[np.uint8],
+        sample_type: SampleType,
+        kind: Kind = Kind.LOAD,
+        cpu: int = -1,
     ) -> Ring:
         """Return a ring over an array of a header page and its data, which it keeps alive."""
         if len(memory) <= HEADER_BYTES:
             raise ValueError("a ring needs a header page and data")
-        start = memory.ctypes.data
-        ring = cls(start, start + HEADER_BYTES, len(memory) - HEADER_BYTES, sample_type, kind)
+        start, size = memory.ctypes.data, len(memory) - HEADER_BYTES
+        ring = Ring(start, start + HEADER_BYTES, size, sample_type, kind, cpu)
         ring._memory = memory
         return ring
+
+    def detach(self) -> None:
+        """Treat the ring as empty from now on: its memory is about to be unmapped."""
+        self._attached = False
 
     @property
     def pending(self) -> bool:
         """Whether the writer has added records since the last drain; 0.1 µs."""
-        return bool(self._words[_HEAD_WORD] != self._words[_TAIL_WORD])
+        return self._attached and bool(self._words[_HEAD_WORD] != self._words[_TAIL_WORD])
 
     @property
     def counts(self) -> RingCounts:
         """Records read since the ring was created."""
-        c = self._counts
-        return RingCounts(
-            int(c.samples),
-            int(c.lost),
-            int(c.throttled),
-            int(c.unthrottled),
-            int(c.skipped),
-            int(c.corrupt),
-            int(c.cached),
-        )
+        return RingCounts(*(int(getattr(self._counts, name)) for name in _COUNTS))
 
     def copy(self, buffer: Any) -> int:
         """Move whole records, of any type, into a buffer of ffi's; returns the bytes copied."""
+        if not self._attached:
+            return 0
         return int(lib.hmd_ring_bytes(self._source, buffer, ffi.sizeof(buffer)))
 
     def drain(self, columns: RecordColumns) -> bool:
         """Append the ring's samples; True if samples are lost because the columns are full."""
+        if not self._attached:
+            return False
         return bool(lib.hmd_ring_drain(self._source, columns._c, self._counts))

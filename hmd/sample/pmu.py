@@ -1,9 +1,9 @@
+# SPDX-License-Identifier: MIT
 """Sampling with the CPU's own PMU: PEBS on Intel, IBS on AMD.
 
-There is one event per CPU for all processes (:mod:`hmd.sample.perf_control`). Periods are fixed,
-and samples have no timestamps unless requested, because the kernel then empties a PEBS buffer once
-for many samples; TIME costs an interrupt per sample (LARGE_PEBS_FLAGS in
-arch/x86/events/perf_event.h).
+There is one event per CPU for all processes (``PerfControl``). Periods are fixed, and samples have
+no timestamps unless requested, because the kernel then empties a PEBS buffer once for many samples;
+TIME costs an interrupt per sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
 
 For pairs, a second counter with another period counts loads, on all CPUs or on none. If counters
 are missing, there are no pairs, and ``detail`` states the reason.
@@ -15,36 +15,29 @@ nanoseconds, so the period determines the overhead of both.
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
-from hmd.errors import UnavailableError
-from hmd.machine.process_id import PROC
-from hmd.machine.procfs import parse_ids, read_text
+from hmd.base.errors import UnavailableError
+from hmd.linux.procfs import PROC, parse_ids, read_text
 from hmd.sample.access_batch import Kind
-from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.cpu_model import read_cpu_model
-from hmd.sample.memory_events import EventChoice, EventSpec, choose_events, event_period
-from hmd.sample.perf_control import PerfControl
-from hmd.sample.perf_events import (
-    EventRing,
-    PerfError,
-    PerfEvent,
-    open_rings,
-    ring_pages_within,
-)
+from hmd.sample.attribution import TrackedPids
+from hmd.sample.cpu_models import read_cpu_model
+from hmd.sample.memory_events import EventSpec, Words, choose_events, event_period
+from hmd.sample.perf_events import EventRing, PerfError, PerfEvent, limit_ring_pages, open_rings
 from hmd.sample.perf_ring import SampleType
-from hmd.sample.period_control import PRIMES, clamp, partner
-from hmd.sample.pid_attribution import TrackedPids
-from hmd.sample.record_cost import IBS_RECORD, PEBS_RECORD, RecordCost
+from hmd.sample.periods import IBS_RECORD, PEBS_RECORD, PRIME_PERIODS, clamp, second_period
 from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.sampler import SYSFS, SampleSettings
 
-RING_PAGES = 64
+RING_PAGES: Final = 64
 """Data pages of a ring: 256 KiB hold about 4600 samples between two reads."""
-START_PERIOD = 1009
+START_PERIOD: Final = 1009
 
-_SAMPLE_TYPE = (
+_SAMPLE_TYPE: Final = (
     SampleType.IP
     | SampleType.TID
     | SampleType.ADDR
@@ -55,59 +48,103 @@ _SAMPLE_TYPE = (
 )
 
 
+class PerfControl:
+    """Starts, stops and sets the period of perf events; owns their rings.
+
+    One event per CPU for all processes, and a filter on pid when it is read. The other layout,
+    an inherited event per thread and CPU, needs threads x CPUs descriptors and misses threads
+    that start between two reads of /proc/PID/task; an inherited event on all CPUs at once cannot
+    have a ring at all (mmap gives EINVAL). This layout needs CPUs x events descriptors whatever
+    runs, and follows new threads at once. Its price: samples of other programs are taken and
+    thrown away, so that nothing is enabled while nothing is tracked.
+    """
+
+    def __init__(
+        self,
+        rings: Sequence[EventRing],
+        ratios: Sequence[int] | None = None,
+        seconds: Sequence[EventRing] = (),
+        record_s: float = 0.0,
+        *,
+        adapts_store_period: bool = False,
+    ) -> None:
+        """``ratios`` are, per ring, what a period is multiplied by.
+
+        ``seconds`` are rings of second counters, which have the ``second_period``. A record takes
+        ``record_s`` of its CPU, 0 where that is not known.
+        """
+        self.record_s = record_s
+        self.adapts_store_period = adapts_store_period
+        self._rings, self._seconds = tuple(rings), tuple(seconds)
+        self._ratios = tuple(ratios) if ratios is not None else (1,) * len(self._rings)
+
+    @property
+    def now_s(self) -> float:
+        """CLOCK_MONOTONIC: programs have it, too."""
+        return time.monotonic()
+
+    def start(self) -> None:
+        """Enable all events. Raises ``PerfError``."""
+        for ring in (*self._seconds, *self._rings):
+            ring.enable()
+
+    def stop(self) -> None:
+        """Disable all events. Raises ``PerfError``."""
+        for ring in (*self._rings, *self._seconds):
+            ring.disable()
+
+    def set_period(self, period: int, store_multiplier: int = 1) -> None:
+        """Set every event's period, stores times the multiplier. Raises ``PerfError``."""
+        for ring, ratio in zip(self._rings, self._ratios, strict=True):
+            multiplier = store_multiplier if ring.kind is Kind.STORE else 1
+            ring.set_period(event_period(ring.kind, period, ratio * multiplier))
+        for ring in self._seconds:
+            ring.set_period(second_period(period))
+
+    def close(self) -> None:
+        """Close all events and rings."""
+        _close([*self._seconds, *self._rings])
+
+
 def open_pmu(
-    choice: EventChoice,
-    period: int | None = None,
+    settings: SampleSettings,
     proc: Path = PROC,
-    sysfs: Path = Path("/sys"),
+    sysfs: Path = SYSFS,
     ring_pages: int = RING_PAGES,
-    *,
-    timestamps: bool = False,
-    pairs: bool = False,
 ) -> RingSampler:
-    """Return a sampler of loads and stores; ``period`` (1009) is in loads, by IBS in 16 ops.
+    """Return a sampler of loads and stores; its period (1009) is in loads, by IBS in 16 ops.
 
     If stores cannot be sampled in addition to loads, only loads are; the sampler's ``detail``
-    states which. ``timestamps``: samples have a time. ``pairs``: a second counter samples loads,
-    if there is one.
-    Raises MissingError without a suitable PMU, PerfError if perf refuses the events.
+    states which. Raises MissingError without a suitable PMU, PerfError if perf refuses the events.
     """
-    specs = choose_events(choice, sysfs, proc)
-    sample_type = _SAMPLE_TYPE | SampleType.TIME if timestamps else _SAMPLE_TYPE
-    period = clamp(period or START_PERIOD, PRIMES)
+    specs = choose_events(settings, sysfs, proc)
+    sample_type = _SAMPLE_TYPE | SampleType.TIME if settings.timestamps else _SAMPLE_TYPE
+    period = clamp(settings.period or START_PERIOD, PRIME_PERIODS)
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
-    loads = sum(spec.kind is Kind.LOAD for spec in specs) if pairs else 0
-    ring_pages = ring_pages_within(len(online) * (len(specs) + loads), ring_pages)
+    loads = sum(spec.kind is Kind.LOAD for spec in specs) if settings.pairs else 0
+    ring_pages = limit_ring_pages(len(online) * (len(specs) + loads), ring_pages)
     opened = _open_all(specs, period, online, ring_pages, sample_type)
-    seconds, note = _open_seconds(opened, partner(period)) if pairs else ((), "")
+    seconds, note = _open_seconds(opened, second_period(period)) if settings.pairs else ((), "")
     rings = [ring for event in opened for ring in event.rings]
-    scales = [event.spec.period_scale for event in opened for _ in event.rings]
+    ratios = [event.spec.period_ratio for event in opened for _ in event.rings]
     names = [
         f"{event.spec.name} twice" if seconds and event.spec.twice else event.spec.name
         for event in opened
     ]
+    ibs = any(spec.name.startswith("ibs") for spec in specs)
+    record_s = (IBS_RECORD if ibs else PEBS_RECORD).seconds(buffered=not settings.timestamps)
+    adapts_store_period = not settings.timestamps
     return RingSampler(
         "pmu",
         f"{' and '.join(names)} on {len(online)} CPUs{note}",
         [*rings, *seconds],
-        PerfControl(
-            rings,
-            scales,
-            seconds,
-            _record_cost(specs).seconds(buffered=not timestamps),
-            thins_stores=not timestamps,
-        ),
+        PerfControl(rings, ratios, seconds, record_s, adapts_store_period=adapts_store_period),
         TrackedPids(proc),
-        capabilities=CAPABILITIES["pmu"],
         period=period,
-        ladder=PRIMES,
-        ns_per_weight=read_cpu_model(proc).ns_per_cycle,
+        periods=PRIME_PERIODS,
+        ns_per_latency_unit=read_cpu_model(proc).ns_per_cycle,
         pairs=bool(seconds),
     )
-
-
-def _record_cost(specs: Sequence[EventSpec]) -> RecordCost:
-    return IBS_RECORD if any(spec.name.startswith("ibs") for spec in specs) else PEBS_RECORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +193,7 @@ def _open_seconds(opened: Sequence[_Opened], period: int) -> tuple[tuple[EventRi
     try:
         for event in loads:
             for ring in event.rings:
-                seconds.append(ring.second(period, event.spec.name))
+                seconds.append(ring.open_second(period, event.spec.name))
     except PerfError as error:
         _close(seconds)
         return (), f", without pairs: {error}"
@@ -172,44 +209,31 @@ def _open(
     spec: EventSpec, period: int, online: Sequence[int], pages: int, sample_type: SampleType
 ) -> list[EventRing]:
     """Open the event on its CPUs, with the highest precision that the kernel grants."""
+    leader = None if spec.leader is None else _event(spec, spec.leader)
     cpus = online if spec.cpus is None else [cpu for cpu in spec.cpus if cpu in online]
     levels = spec.precise or (0,)
     for level in levels:
         try:
-            return open_rings(
-                _event(spec, period, level, sample_type),
-                spec.kind,
-                cpus,
-                pages,
-                leader=_leader(spec),
-                what=spec.name,
+            event = _event(
+                spec,
+                spec.words,
+                precise_ip=level,
+                sample_type=sample_type,
+                period=event_period(spec.kind, period, spec.period_ratio),
             )
+            return open_rings(event, spec.kind, cpus, pages, leader=leader, what=spec.name)
         except PerfError as error:
             if level == levels[-1] or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
     raise AssertionError("unreachable: the last level returns or raises")
 
 
-def _event(spec: EventSpec, period: int, precise_ip: int, sample_type: SampleType) -> PerfEvent:
+def _event(spec: EventSpec, words: Words, **options: Any) -> PerfEvent:
     return PerfEvent(
-        type=spec.type,
-        config=spec.words.config,
-        config1=spec.words.config1,
-        config2=spec.words.config2,
-        precise_ip=precise_ip,
-        sample_type=sample_type,
-        period=event_period(spec.kind, period, spec.period_scale),
+        spec.type,
+        words.config,
+        words.config1,
+        words.config2,
         exclude_kernel=spec.exclude_kernel,
-    )
-
-
-def _leader(spec: EventSpec) -> PerfEvent | None:
-    if spec.leader is None:
-        return None
-    return PerfEvent(
-        type=spec.type,
-        config=spec.leader.config,
-        config1=spec.leader.config1,
-        config2=spec.leader.config2,
-        exclude_kernel=spec.exclude_kernel,
+        **options,
     )

@@ -1,15 +1,147 @@
-"""The interface of all sources of access samples."""
+# SPDX-License-Identifier: MIT
+"""The interface of all sources of access samples, and the table of samplers.
+
+A sampler is a module with a function that opens it, and an entry in ``SAMPLERS``: the configuration
+and its reference, ``hmd doctor``, ``hmd record`` and the selection by ``auto`` follow the table.
+Code asks a sampler for its capabilities instead of comparing its name. Imports nothing heavy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from hmd.machine.process_id import ProcessId
-from hmd.sample.access_batch import AccessBatch
-from hmd.sample.capabilities import Capabilities
-from hmd.sample.record_cost import RecordTime
+if TYPE_CHECKING:
+    from hmd.linux.procfs import ProcessId
+    from hmd.sample.access_batch import AccessBatch
+    from hmd.sample.periods import RecordTime
+
+SYSFS: Final = Path("/sys")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a sampler observes, on every machine.
+
+    ``counts_accesses``: its rows are single accesses, as of PEBS or IBS, so that heat has no bound
+    per page and tick. ``ranks_heat``: it shows which pages stay hot. ``sees_reads``: it observes
+    loads from resident pages; without it, pages in use look idle. ``modelled_clock``: times are
+    those of the emulated machine. ``exclusive``: one user at a time. ``perf_events``: it opens
+    perf_event_open(2), which perf_event_paranoid restricts. ``never_automatic``: why ``auto`` never
+    selects it, None where it may.
+    """
+
+    counts_accesses: bool = False
+    ranks_heat: bool = True
+    sees_reads: bool = True
+    modelled_clock: bool = False
+    exclusive: bool = False
+    perf_events: bool = False
+    never_automatic: str | None = None
+
+    @property
+    def automatic(self) -> bool:
+        """Whether ``auto`` may select it."""
+        return self.never_automatic is None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerEntry:
+    """A sampler in the table; ``source`` says what it samples, in a few words.
+
+    ``opener`` is "MODULE:FUNCTION"; the function takes ``SampleSettings``, the folders /proc and
+    /sys, and for an exclusive sampler ``before``, the sampler that is open now or None. It returns
+    an open ``Sampler``, or raises UnavailableError with what is missing.
+    """
+
+    opener: str
+    source: str
+    capabilities: Capabilities
+
+
+SAMPLERS: Final[Mapping[str, SamplerEntry]] = {
+    "pmu": SamplerEntry(
+        "hmd.sample.pmu:open_pmu",
+        "PEBS, IBS",
+        Capabilities(counts_accesses=True, perf_events=True),
+    ),
+    "emulated": SamplerEntry(
+        "hmd.sample.emulated_pebs:open_emulated",
+        "the emulated machine's PMU",
+        Capabilities(counts_accesses=True, modelled_clock=True),
+    ),
+    "damon": SamplerEntry(
+        "hmd.sample.damon_sampler:open_damon",
+        "regions of the kernel's DAMON",
+        Capabilities(exclusive=True),
+    ),
+    "idle": SamplerEntry(
+        "hmd.sample.idle_pages:open_idle_pages", "idle page tracking", Capabilities()
+    ),
+    "faults": SamplerEntry(
+        "hmd.sample.page_faults:open_faults",
+        "page faults: coarse, but works anywhere",
+        Capabilities(ranks_heat=False, sees_reads=False, perf_events=True),
+    ),
+    "softdirty": SamplerEntry(
+        "hmd.sample.soft_dirty:open_soft_dirty",
+        "pages written",
+        Capabilities(
+            sees_reads=False,
+            never_automatic="it clears soft-dirty bits, so checkpointing tools such as CRIU would"
+            " miss changes",
+        ),
+    ),
+}
+"""All samplers, in the order in which ``auto`` tries them."""
+
+CAPABILITIES: Final[Mapping[str, Capabilities]] = {
+    name: entry.capabilities for name, entry in SAMPLERS.items()
+}
+
+
+def describe_samplers() -> str:
+    """Return what ``auto`` selects from, and what it never selects, for the reference."""
+    automatic, others = [], ""
+    for name, entry in SAMPLERS.items():
+        if entry.capabilities.automatic:
+            automatic.append(f"{name} ({entry.source})")
+        else:
+            reason = entry.capabilities.never_automatic
+            others += f" auto never takes {name} ({entry.source}): {reason}."
+    return f"auto takes the first that works: {', '.join(automatic)}.{others}"
+
+
+if TYPE_CHECKING:
+    SamplerName: TypeAlias = str
+    SamplerChoice: TypeAlias = str
+else:
+    SamplerName = Literal[tuple(SAMPLERS)]
+    SamplerChoice = Literal[("auto", *SAMPLERS)]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSettings:
+    """``sampler`` auto selects the first that works; ``period`` None is the sampler's own default.
+
+    The others are for a PMU. ``loads`` samples those slower than ``ldlat_cycles``, or misses of the
+    last-level cache. Without ``timestamps`` samples have no time and cost less. With ``pairs``, two
+    counters of different period count loads if the PMU has them, so that some samples are of
+    accesses close together.
+    """
+
+    sampler: SamplerChoice = "auto"
+    period: int | None = None
+    loads: Literal["latency", "miss"] = "latency"
+    ldlat_cycles: int = 30
+    stores: bool = True
+    timestamps: bool = False
+    pairs: bool = False
+
+
+DEFAULTS: Final = SampleSettings()
 
 
 @dataclass(slots=True)
@@ -41,7 +173,7 @@ class Sampler(Protocol):
     Contract (tests/contract/test_samplers.py): ``read`` never blocks and never raises for a
     process that has exited, and returns its earlier samples. ``track`` replaces the set of
     processes; rows of the next ``read`` index that set. ``close`` may be called twice.
-    ``name`` is that of settings and metrics, ``detail`` describes what is sampled. ``ladder``
+    ``name``: as used in settings and metrics. ``detail`` describes what is sampled. ``periods``
     lists the useful periods, shortest first; the cost of sampling is about proportional to
     1/period.
     """
@@ -50,40 +182,36 @@ class Sampler(Protocol):
     detail: str
     capabilities: Capabilities
     stats: SamplerStats
-    ladder: tuple[int, ...]
+    periods: tuple[int, ...]
 
     @property
     def period(self) -> int:
         """The sampling period: in accesses per sample, or as the sampler's module defines it."""
-        ...
 
     @property
     def pair_period(self) -> int | None:
         """The period of a second counter of loads, None if there is none."""
-        ...
 
     @property
     def outside_cpu_s(self) -> float:
         """CPU time of sampling outside this process, in dedicated kernel threads."""
-        ...
 
     @property
     def record_time(self) -> RecordTime:
         """What records have cost the programs that they were taken on; all 0: not known."""
-        ...
 
     def set_period(self, period: int) -> int:
         """Request a period; returns the one in effect."""
-        ...
 
     def track(self, processes: Sequence[ProcessId]) -> None:
         """Sample these processes only, from the next read on."""
-        ...
 
     def read(self) -> AccessBatch:
         """Return the samples since the last read."""
-        ...
 
     def close(self) -> None:
         """Free rings and descriptors."""
-        ...
+
+
+SampleOpener: TypeAlias = Callable[..., Sampler]
+"""The function that ``SamplerEntry.opener`` names."""

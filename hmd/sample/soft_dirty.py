@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Written pages, by soft-dirty bits: for machines without PMU, DAMON and idle page tracking.
 
 Writing 4 to /proc/PID/clear_refs makes all pages of a process read-only and clears the bits; the
@@ -20,62 +21,62 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import MissingError, NotPermittedError
-from hmd.machine.checks.privileges import Capability, read_privileges
-from hmd.machine.process_id import PROC
-from hmd.machine.procfs import absent, write_text
+from hmd.base.errors import MissingError, NotPermittedError
+from hmd.base.units import PAGE_BYTES
+from hmd.linux.checks import Capability, read_privileges
+from hmd.linux.procfs import PROC, absent, write_text
 from hmd.sample.access_batch import Kind
-from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.page_scan import PRESENT, PageScanSampler
-from hmd.units import PAGE_BYTES
+from hmd.sample.page_scan import PRESENT, PageBits, PageScanSampler
+from hmd.sample.sampler import DEFAULTS, SYSFS, SampleSettings
 
 SOFT_DIRTY = np.uint64(1 << 55)
-PAGES_MOST = 1 << 18
+MAX_PAGES = 1 << 18
 """Pages per read: the entries of 1 GiB, about 5 ms."""
 
 _CLEAR_SOFT_DIRTY = "4"
 
 
-def open_soft_dirty(period: int | None = None, proc: Path = PROC) -> PageScanSampler:
-    """Return a sampler of written pages; ``period`` (1) divides the pages that a read checks.
+def open_soft_dirty(
+    settings: SampleSettings = DEFAULTS, proc: Path = PROC, sysfs: Path = SYSFS
+) -> PageScanSampler:
+    """Return a sampler of written pages; its period (1) divides the pages that a read checks.
 
     Raises MissingError if the kernel has no soft-dirty bits, NotPermittedError without
     CAP_DAC_OVERRIDE.
     """
-    if not _kept(proc):
+    if not _has_soft_dirty_bits(proc):
         raise MissingError("this kernel has no soft-dirty bits: use one with CONFIG_MEM_SOFT_DIRTY")
     if not read_privileges(proc).has(Capability.DAC_OVERRIDE):
         raise NotPermittedError(
             "only CAP_DAC_OVERRIDE may clear soft-dirty bits of other users' processes: "
             "run hmd as root, or grant it in the unit"
         )
-    return PageScanSampler(SoftDirtyBits(proc), period, proc)
+    return PageScanSampler(SoftDirtyBits(proc), settings.period, proc)
 
 
-class SoftDirtyBits:
+class SoftDirtyBits(PageBits):
     """The ``PageBits`` of pages written."""
 
     name = "softdirty"
-    capabilities = CAPABILITIES["softdirty"]
     detail = "pages written, by soft-dirty bits"
     kind = Kind.STORE
-    pages_most = PAGES_MOST
-    first_counts = True
+    max_pages = MAX_PAGES
+    counts_first_check = True
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
 
-    def begin(self, pid: int) -> None:
+    def start_process(self, pid: int) -> None:
         """Clear the bits of a process."""
-        self.round_over(pid)
+        self.end_scan(pid)
 
-    def used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def find_used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return which pages were written since the bits were cleared."""
         both = PRESENT | SOFT_DIRTY
         written: npt.NDArray[np.bool_] = (entries & both) == both
         return written
 
-    def round_over(self, pid: int) -> None:
+    def end_scan(self, pid: int) -> None:
         """Clear the bits of a process, if it still exists and hmd may access it."""
         try:
             write_text(self._proc / str(pid) / "clear_refs", _CLEAR_SOFT_DIRTY)
@@ -83,11 +84,8 @@ class SoftDirtyBits:
             if not absent(error):
                 raise
 
-    def close(self) -> None:
-        """Free nothing: no descriptor stays open."""
 
-
-def _kept(proc: Path) -> bool:
+def _has_soft_dirty_bits(proc: Path) -> bool:
     """Return whether a page that this process has just written has its bit."""
     page = mmap.mmap(-1, PAGE_BYTES)
     page[0] = 1

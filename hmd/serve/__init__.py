@@ -1,1 +1,2 @@
-"""What the daemon's servers share: limits on connections, who connects, bounded HTTP."""
+# SPDX-License-Identifier: MIT
+"""What the daemon's servers share: a bounded server, and HTTP on it."""

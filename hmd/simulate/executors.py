@@ -1,20 +1,52 @@
+# SPDX-License-Identifier: MIT
 """Where simulations run: in threads of this process, or on a Ray cluster.
 
 A unit of work is a function of a module, a recorded program and other arguments that can be
 pickled. It depends on nothing else, so that results are the same wherever it runs.
+
+A cluster is named by the address that ``ray start`` prints. Each node needs the same hmd: a unit
+checks that, since other code would give other results. Recorded programs are sent once per node. A
+unit whose worker or node dies runs again elsewhere. Needs the extra fleet.
 """
 
 from __future__ import annotations
 
+import logging
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from functools import cache
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
-from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.base.errors import HmdError, UnreachableError, UsageError
+from hmd.base.optional_packages import missing_extra
+from hmd.emulate.recordings.misses import MissStream
+from hmd.simulate.journal import code_digest
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+ANSWER_S: Final = 60.0
+"""How long a cluster may take to answer, in seconds."""
+
+# Units that wait in threads of this process; how often one is sent again.
+_THREADS: Final = 256
+
+_RETRIES: Final = 5
+_POLL_S: Final = 0.5
+_CONNECT_S: Final = 10.0
+_PORT_MOST: Final = 65535
+_known_code = cache(code_digest)
+
+_PROBE: Final = """\
+import logging, sys, ray
+ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.CRITICAL)
+print(ray.cluster_resources().get("CPU", 0))
+"""
 
 
 class Executor(Protocol):
@@ -71,3 +103,121 @@ def threads_of(executor: Executor) -> Generator[ThreadPoolExecutor]:
         raise
     finally:
         pool.shutdown()
+
+
+class OtherCodeError(HmdError):
+    """A node has another hmd."""
+
+
+def check_cluster(address: str, answer_s: float) -> None:
+    """Raise UnreachableError unless a cluster with CPUs answers within ``answer_s``.
+
+    UsageError for what is no address. Ray itself tries for minutes, and ends the process that does:
+    it is tried in another one.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _PORT_MOST:
+        raise UsageError(f"--ray {address}: no HOST:PORT, as ray start prints it")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), min(answer_s, _CONNECT_S)).close()
+    except OSError as error:
+        raise _no_answer(address, error.strerror or str(error)) from error
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", _PROBE, address],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=answer_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _no_answer(address, f"nothing in {answer_s:.0f} s") from None
+    if probe.returncode:
+        said = probe.stderr.decode(errors="replace").strip().splitlines()
+        raise _no_answer(address, said[-1] if said else "no cluster")
+    if float(probe.stdout.split()[-1]) < 1:
+        raise UnreachableError(f"Ray cluster {address}: no node has a CPU for simulations")
+
+
+def _no_answer(address: str, reason: str) -> UnreachableError:
+    return UnreachableError(
+        f"Ray cluster {address} does not answer ({reason}): start one with ray start --head, have"
+        f" this machine join it with ray start --address {address}, or leave --ray out"
+    )
+
+
+def run_unit(
+    unit: Callable[..., Any], code: str, stream: MissStream, *args: Any, **kwargs: Any
+) -> Any:
+    """Run a unit on a node of the cluster; OtherCodeError where the node's hmd is another one."""
+    if _known_code() != code:
+        raise OtherCodeError("a node has another hmd: install the same one on all nodes")
+    return unit(stream, *args, **kwargs)
+
+
+class RayCluster:
+    """A connection to a cluster; a context manager, which ends it."""
+
+    threads = _THREADS
+
+    def __init__(self, address: str, answer_s: float = ANSWER_S) -> None:
+        """Connect; MissingError without Ray, UnreachableError where no cluster answers."""
+        try:
+            import ray
+        except ImportError:
+            raise missing_extra("--ray", "Ray", "fleet", "or leave --ray out") from None
+        check_cluster(address, answer_s)
+        self._ray, self._address = ray, address
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        self._unit = ray.remote(run_unit).options(num_cpus=1, max_retries=_RETRIES)
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._streams: dict[int, tuple[MissStream, Any]] = {}
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the cluster; units that still run there are ended."""
+        self.stop()
+        self._ray.shutdown()
+
+    def stop(self) -> None:
+        """End the units that are running."""
+        self._stopped.set()
+
+    def run(
+        self,
+        unit: Callable[Concatenate[MissStream, P], R],
+        stream: MissStream,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Return what ``unit`` returns on some node; HmdError where its workers keep dying."""
+        ray = self._ray
+        task = self._unit.remote(unit, _known_code(), self._shared(stream), *args, **kwargs)
+        while not ray.wait([task], timeout=_POLL_S)[0]:
+            if self._stopped.is_set():
+                ray.cancel(task, force=True)
+                raise HmdError("ended before its result")
+        try:
+            result: R = ray.get(task)
+        except ray.exceptions.RayTaskError as error:
+            # What the unit raised, as a local one would.
+            raise error.cause or HmdError(f"Ray cluster {self._address}: {error}") from None
+        except ray.exceptions.RayError as error:
+            raise HmdError(
+                f"Ray cluster {self._address}: a simulation failed {_RETRIES + 1} times"
+                f" ({type(error).__name__}): look into the logs of its nodes, then --resume"
+            ) from error
+        return result
+
+    def _shared(self, stream: MissStream) -> Any:
+        """Return the program as the cluster stores it, once."""
+        with self._lock:
+            known = self._streams.get(id(stream))
+            if known is None:  # with the stream, so that its id is not reused
+                known = self._streams[id(stream)] = stream, self._ray.put(stream)
+            return known[1]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The journal: results of simulations in a file, so that an interrupted search can continue.
 
 One line of JSON per result: a digest of all that the result depends on (program, machine, settings,
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import hmd
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.errors import os_error
-from hmd.json_text import parse_json
+from hmd.base.errors import os_error
+from hmd.base.untrusted_files import parse_json
+from hmd.emulate.recordings.misses import MissStream
 
 _ROOMS: Final = (
     "control",

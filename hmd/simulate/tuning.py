@@ -1,9 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Tuning: a search of a policy's settings on recorded programs.
 
-Takes cases and ranges; gives the best settings found and their runtimes, also on cases held out
-from the search and with other samples. The search minimises the geometric mean of runtimes relative
-to first touch, with a penalty for cases slower than ``WORST`` of first touch's speed
-(:func:`cost_of`).
+Takes cases and ranges, those of the settings' definitions or of the command line; gives the best
+settings found and their runtimes, also on cases held out from the search and with other samples.
+The search minimises the geometric mean of runtimes relative to first touch, with a penalty for
+cases slower than ``WORST`` of first touch's speed (:func:`cost_of`). Values are rounded as the
+configuration writes them, so that the settings simulated are exactly those written.
 
 The optimiser is Optuna's tree-structured Parzen estimator (Watanabe, arXiv:2304.11127), an extra. A
 trial ends early once it cannot become the best, even with the best runtime seen on each remaining
@@ -13,26 +15,137 @@ case. Equal cases, ranges and seed give equal results, for any number of jobs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from hmd.extras import missing_extra
-from hmd.simulate.search_space import Range
-from hmd.simulate.simulation_cases import CaseRuntimes, SimulationCase, Values
+from hmd.base.errors import ConfigError, UsageError
+from hmd.base.optional_packages import missing_extra
+from hmd.policy.settings import AUTO, FILE, SECONDS, PolicyInfo, Setting, Value
+from hmd.simulate.cases import CaseRuntimes, SimulationCase, Values
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
     from optuna.study import Study
     from optuna.trial import Trial as AskedTrial
+
+_DIGITS = 3  # significant ones of a value: a search is no more precise
+_IS_AUTO = " is auto"  # appended to a setting's name: the name of the choice of ``auto``
 
 WORST: Final = 0.97
 """Least speed relative to first touch that a case may have without a penalty."""
 
 _WORST_WEIGHT: Final = 10.0
+
 _DRAWN_FREELY: Final = (
     10  # trials at most before the optimiser draws by results, and trials may end early
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Values of a setting from ``low`` to ``high`` in its base unit, with ``auto`` or without."""
+
+    setting: Setting
+    low: float
+    high: float
+    log: bool
+    auto: bool
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Return the distributions to draw from, by name."""
+        from optuna.distributions import (
+            CategoricalDistribution,
+            FloatDistribution,
+            IntDistribution,
+        )
+
+        drawn: dict[str, BaseDistribution] = {
+            self.setting.name: IntDistribution(int(self.low), int(self.high), log=self.log)
+            if self.setting.is_whole
+            else FloatDistribution(self.low, self.high, log=self.log)
+        }
+        if self.auto:
+            drawn[self.setting.name + _IS_AUTO] = CategoricalDistribution([True, False])
+        return drawn
+
+    def value(self, drawn: Mapping[str, Any]) -> Value:
+        """Return the setting's value for drawn numbers."""
+        if drawn.get(self.setting.name + _IS_AUTO):
+            return None
+        number = drawn[self.setting.name]
+        if not self.setting.is_whole:
+            number = min(max(float(f"{number:.{_DIGITS}g}"), self.low), self.high)
+        return self.setting.parse(self.setting.format(number))
+
+    def drawn(self, value: Value) -> dict[str, Any] | None:
+        """Return the drawn numbers that give a value; None where it is not in the range."""
+        name = self.setting.name
+        if value is None:
+            middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
+            number = round(middle) if self.setting.is_whole else middle
+            return {name: number, name + _IS_AUTO: True} if self.auto else None
+        if isinstance(value, str) or not self.low <= value <= self.high:
+            return None
+        return {name: value} | ({name + _IS_AUTO: False} if self.auto else {})
+
+    @property
+    def span(self) -> str:
+        """The range with its units, such as ``20ms to 2s or auto``."""
+        low, high = (self.setting.format(end) for end in (self.low, self.high))
+        return f"{low} to {high}" + (f" or {AUTO}" if self.auto else "")
+
+
+def documented(policy: PolicyInfo, tick_s: float) -> tuple[Range, ...]:
+    """Return the ranges of all settings that define one; durations are in ticks of ``tick_s``."""
+    return tuple(_documented(each, tick_s) for each in policy.settings if each.search is not None)
+
+
+def chosen(policy: PolicyInfo, texts: Sequence[str], tick_s: float) -> tuple[Range, ...]:
+    """Return the ranges of the command line: ``KEY``, or ``KEY=LOW:HIGH`` in the setting's unit.
+
+    Raises UsageError for an unknown setting, a malformed range and invalid values.
+    """
+    settings = {each.name: each for each in policy.settings}
+    found: dict[str, Range] = {}
+    for text in texts:
+        key, equals, span = text.partition("=")
+        if key not in settings:
+            known = ", ".join(settings) or "none"
+            raise UsageError(
+                f"--knob {text}: policy {policy.name} has no knob {key!r}, but {known}"
+            )
+        found[key] = _given(settings[key], span) if equals else _documented(settings[key], tick_s)
+    return tuple(found.values())
+
+
+def _documented(setting: Setting, tick_s: float) -> Range:
+    search, name = setting.search, setting.name
+    if search is None:
+        raise UsageError(f"--knob {name}: it has no range of its own: {name}=LOW:HIGH")
+    unit = tick_s if setting.unit.name == SECONDS.name else 1.0
+    return Range(setting, search.low * unit, search.high * unit, search.log, setting.unit.auto)
+
+
+def _given(setting: Setting, span: str) -> Range:
+    name = setting.name
+    low_text, colon, high_text = span.partition(":")
+    if setting.unit.name == FILE.name:
+        raise UsageError(f"--knob {name}: files are no range: --set {name}=FILE")
+    if not colon:
+        raise UsageError(f"--knob {name}={span}: write LOW:HIGH (one value: --set)")
+    try:
+        low, high = setting.parse(low_text), setting.parse(high_text)
+    except ConfigError as error:
+        raise UsageError(f"--knob {error}") from None
+    if low is None or high is None:
+        raise UsageError(f"--knob {name}={span}: auto is no end of a range")
+    assert not isinstance(low, str) and not isinstance(high, str)
+    if low >= high:
+        raise UsageError(f"--knob {name}={span}: the first must be less than the second")
+    log = setting.search is not None and setting.search.log and low > 0
+    return Range(setting, low, high, log, auto=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +297,12 @@ class _Search:
         from optuna.trial import create_trial
 
         self._first_touch_s = [self._runs.fixed(case)["first touch"] for case in self._cases]
-        values = {each.knob.name: each.knob.default for each in self.ranges}
+        values = {each.setting.name: each.setting.default for each in self.ranges}
         default = self._run(values)
         self.trials.append(default)
         drawn: dict[str, Any] = {}
         for each in self.ranges:
-            params = each.drawn(each.knob.default)
+            params = each.drawn(each.setting.default)
             if params is None:
                 return
             drawn |= params
@@ -204,7 +317,8 @@ class _Search:
 
         self._watch.begins(len(self.trials), self.best)
         asked = study.ask(self._distributions)
-        trial = self._run({each.knob.name: each.value(asked.params) for each in self.ranges}, asked)
+        values = {each.setting.name: each.value(asked.params) for each in self.ranges}
+        trial = self._run(values, asked)
         self.trials.append(trial)
         if trial.cost is None:
             study.tell(asked, state=TrialState.PRUNED)

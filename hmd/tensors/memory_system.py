@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory systems: tiers, the links between them, and what kernels may compute from.
 
 Read from YAML; presets are the files of hmd/tensors/presets. Kernels run next to the first tier. A
@@ -6,14 +7,17 @@ Bandwidths are in 10^9 bytes per second: ``in`` towards tier 0, ``out`` away fro
 ``half_duplex`` shares ``in`` between both directions. Before the first page of each transaction,
 one move of one tensor, its path is busy for the sum of its links' ``latency_us``. A kernel that
 computes in place waits ``access_us`` of a tier for each operand that has bytes there.
+
+The rules by which the simulator prices a step: those of G10's publication, and strict ones.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     BaseModel,
@@ -25,10 +29,10 @@ from pydantic import (
     model_validator,
 )
 
-from hmd.errors import ConfigError
-from hmd.quantities import parse_size
-from hmd.units import MIB, PAGE_BYTES
-from hmd.yaml_document import locate, parse_document, read_document, values
+from hmd.base.errors import ConfigError, UsageError
+from hmd.base.quantities import parse_size
+from hmd.base.units import MIB, PAGE_BYTES
+from hmd.base.yaml_document import locate, parse_document, read_document, values
 
 UNLIMITED = 1 << 60
 """Capacity of a tier without one, in bytes."""
@@ -190,3 +194,42 @@ def load_system(name: str) -> MemorySystem:
         message = problem["msg"].removeprefix("Value error, ")
         place = str(locate(document, problem["loc"]))
         raise ConfigError(": ".join(part for part in (place, field, message) if part)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class PricingRules:
+    """What a step costs beyond its kernels' times.
+
+    ``overlap``: a kernel that faults computes while its pages arrive, and ends no earlier than its
+    time plus the handling of faults. Otherwise it computes after the last page arrived.
+    ``keep_running``: pages of the running kernel are not pushed out. ``drop_dead``: dead tensors
+    leave all tiers without a move. ``whole_pages``: a link carries whole pages per slot, the rest
+    of its bandwidth is lost. ``allows_loss``: data that is read later may be freed, and is
+    allocated again without its content. ``fault_seconds`` per kernel with faults, plus
+    ``slow_fault_seconds`` where one comes from a tier below the second.
+    """
+
+    name: str
+    overlap: bool
+    keep_running: bool
+    drop_dead: bool
+    whole_pages: bool
+    allows_loss: bool
+    fault_seconds: float
+    slow_fault_seconds: float
+
+
+G10: Final = PricingRules("g10", True, False, False, True, True, 0.0, 0.0)
+"""The rules of G10's simulator, as its published figures follow from them (arXiv:2310.09443)."""
+
+STRICT: Final = PricingRules("strict", False, True, True, False, False, 45e-6, 20e-6)
+"""Rules without the publication's simplifications: faults stall, and links keep their rates."""
+
+RULES: Final = {rules.name: rules for rules in (G10, STRICT)}
+
+
+def rules_named(name: str) -> PricingRules:
+    """Return the rules of a name; raises UsageError for one that there is not."""
+    if name not in RULES:
+        raise UsageError(f"no pricing rules {name!r}: take {' or '.join(RULES)}")
+    return RULES[name]

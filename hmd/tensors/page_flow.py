@@ -1,7 +1,10 @@
+# SPDX-License-Identifier: MIT
 """Compiled: the pages that links carry in slots of time, in order of priority.
 
 Out: planned evictions, the slowest tier first. In: faults, allocations, then what the plan moves
 ahead. What comes into a full fastest tier pushes out the pages that arrived first.
+
+Compiled: queues of moves, and the order of arrival in the fastest tier, as runs of pages.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hmd.tensors.page_runs import add_run, append_pages, remove_run, shift_queue
+from hmd.base.numba_kernels import generic_kernel
 from hmd.tensors.step_state import (
     ALLOCATED_PER_SLOT,
     ERROR,
@@ -20,18 +23,128 @@ from hmd.tensors.step_state import (
     IN_PLACE,
     KEEP_RUNNING,
     KERNEL,
+    MERGED_RUNS,
     MISSING,
     NO_ROOM,
     OUT,
+    QUEUE_OVERFLOW,
     QUEUE_ROWS,
+    QUEUED,
+    RUNS_OVERFLOW,
     SET_UP,
     SLOT,
+    TAIL,
+    UNUSED,
     WHOLE_PAGES,
-    compiled,
 )
 
 
-@compiled
+@generic_kernel
+def append_pages(state: Any, queue: int, tensor: int, pages: int) -> None:
+    """Append pages of a tensor to a queue."""
+    mask = QUEUE_ROWS - 1
+    first, end = state.queue_ends[queue, 0], state.queue_ends[queue, 1]
+    state.scalars[QUEUED] += pages
+    if end > first and state.queue_tensor[queue, (end - 1) & mask] == tensor:
+        state.queue_pages[queue, (end - 1) & mask] += pages
+        return
+    if end - first >= QUEUE_ROWS:
+        state.scalars[ERROR] = QUEUE_OVERFLOW
+        return
+    state.queue_tensor[queue, end & mask] = tensor
+    state.queue_pages[queue, end & mask] = pages
+    state.queue_setup[queue, end & mask] = -1
+    state.queue_ends[queue, 1] = end + 1
+
+
+@generic_kernel
+def shift_queue(state: Any, queue: int, pages: int) -> None:
+    """Take pages from the front of a queue."""
+    row = state.queue_ends[queue, 0] & (QUEUE_ROWS - 1)
+    state.queue_pages[queue, row] -= pages
+    state.scalars[QUEUED] -= pages
+    if state.queue_pages[queue, row] <= 0:
+        state.queue_ends[queue, 0] += 1
+
+
+@generic_kernel
+def add_run(state: Any, tensor: int, pages: int) -> None:
+    """Append pages of a tensor to tier 0's order of arrival."""
+    s, links = state.scalars, state.run_links
+    tail = s[TAIL]
+    recent = tail
+    for _ in range(MERGED_RUNS):
+        if recent < 0 or (recent == s[HEAD] and recent != tail):
+            # The oldest run leaves first: what joins it would leave again.
+            break
+        if state.run_tensor[recent] == tensor:
+            state.run_pages[recent] += pages
+            return
+        recent = links[recent, 0]
+    run = s[UNUSED]
+    if run < 0:
+        # No rows are left: the tensor's newest run grows instead.
+        run = state.tensor_run[tensor]
+        if run < 0:
+            s[ERROR] = RUNS_OVERFLOW
+            return
+        state.run_pages[run] += pages
+        return
+    s[UNUSED] = links[run, 1]
+    state.run_tensor[run] = tensor
+    state.run_pages[run] = pages
+    links[run, 0], links[run, 1] = tail, -1
+    if tail >= 0:
+        links[tail, 1] = run
+    else:
+        s[HEAD] = run
+    s[TAIL] = run
+    other = state.tensor_run[tensor]
+    links[run, 2], links[run, 3] = -1, other
+    if other >= 0:
+        links[other, 2] = run
+    state.tensor_run[tensor] = run
+
+
+@generic_kernel
+def remove_run(state: Any, run: int) -> None:
+    """Remove an empty run from both lists that it is in."""
+    s, links = state.scalars, state.run_links
+    before, after = links[run, 0], links[run, 1]
+    if before >= 0:
+        links[before, 1] = after
+    else:
+        s[HEAD] = after
+    if after >= 0:
+        links[after, 0] = before
+    else:
+        s[TAIL] = before
+    newer, older = links[run, 2], links[run, 3]
+    if newer >= 0:
+        links[newer, 3] = older
+    else:
+        state.tensor_run[state.run_tensor[run]] = older
+    if older >= 0:
+        links[older, 2] = newer
+    links[run, 1] = s[UNUSED]
+    s[UNUSED] = run
+
+
+@generic_kernel
+def take_runs(state: Any, tensor: int, pages: int) -> None:
+    """Remove pages of a tensor from the order of arrival, the newest first."""
+    while pages > 0:
+        run = state.tensor_run[tensor]
+        if run < 0:
+            return
+        taken = min(pages, state.run_pages[run])
+        state.run_pages[run] -= taken
+        pages -= taken
+        if state.run_pages[run] == 0:
+            remove_run(state, run)
+
+
+@generic_kernel
 def _available(given: Any, state: Any, tier: int, way: int) -> int:
     """Return how many pages the links between a tier and tier 0 still take in this slot."""
     least = np.int64(1 << 40)
@@ -43,7 +156,7 @@ def _available(given: Any, state: Any, tier: int, way: int) -> int:
     return int(least)
 
 
-@compiled
+@generic_kernel
 def _spend(given: Any, state: Any, tier: int, way: int, pages: int) -> None:
     for link in given.paths[tier]:
         if link < 0:
@@ -52,7 +165,7 @@ def _spend(given: Any, state: Any, tier: int, way: int, pages: int) -> None:
     state.log_moved[state.scalars[KERNEL], tier, way] += pages
 
 
-@compiled
+@generic_kernel
 def _set_up(given: Any, state: Any, queue: int, tier: int, way: int) -> bool:
     """Spend the latency of the transaction at a queue's front; returns whether pages can follow.
 
@@ -74,7 +187,7 @@ def _set_up(given: Any, state: Any, queue: int, tier: int, way: int) -> bool:
     return bool(left == spent)
 
 
-@compiled
+@generic_kernel
 def _overflow_tier(given: Any, state: Any, first: int) -> int:
     """Return the first tier with room, from ``first`` on; 0 if there is none."""
     for tier in range(first, len(given.capacity)):
@@ -83,7 +196,7 @@ def _overflow_tier(given: Any, state: Any, first: int) -> int:
     return 0
 
 
-@compiled
+@generic_kernel
 def _land(given: Any, state: Any, tensor: int, tier: int, pages: int) -> None:
     """Put pages that left tier 0 into a lower tier; those that the kernel needs fault again."""
     state.occupied[0] -= pages
@@ -95,7 +208,7 @@ def _land(given: Any, state: Any, tensor: int, tier: int, pages: int) -> None:
         state.rest[tensor, tier] += pages
 
 
-@compiled
+@generic_kernel
 def _arrive(given: Any, state: Any, tensor: int, source: int, pages: int) -> None:
     state.inbound[tensor, source] -= pages
     if source < len(given.capacity):
@@ -107,7 +220,7 @@ def _arrive(given: Any, state: Any, tensor: int, source: int, pages: int) -> Non
         state.scalars[MISSING] -= pages
 
 
-@compiled
+@generic_kernel
 def _evict(given: Any, state: Any, tier: int) -> None:
     """Process the queue of planned evictions to a tier."""
     tiers = len(given.capacity)
@@ -136,7 +249,7 @@ def _evict(given: Any, state: Any, tier: int) -> None:
         _land(given, state, tensor, target, pages)
 
 
-@compiled
+@generic_kernel
 def _victim(given: Any, state: Any) -> int:
     """Return the run that arrived first and may be pushed out, -1 for none."""
     run = state.scalars[HEAD]
@@ -146,7 +259,7 @@ def _victim(given: Any, state: Any) -> int:
     return int(run)
 
 
-@compiled
+@generic_kernel
 def _fetch(given: Any, state: Any, queue: int, source: int, allocations: int) -> int:
     """Process a queue of pages that come to tier 0; returns the allocations left in the slot."""
     tiers = len(given.capacity)
@@ -207,7 +320,7 @@ def _fetch(given: Any, state: Any, queue: int, source: int, allocations: int) ->
     return allocations
 
 
-@compiled
+@generic_kernel
 def move_slots(given: Any, state: Any, slots: int) -> None:
     """Move pages for some slots: evictions, faults, allocations, then what comes ahead."""
     tiers = len(given.capacity)

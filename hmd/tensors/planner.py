@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What all planners of a step share: the problem, the protocol, and the planners by name.
 
 A planner is one file of hmd/tensors/planners with a function ``plan_step``, which takes a
@@ -11,17 +12,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Final
 
-from hmd.errors import UsageError
-from hmd.tensors.compile_time import planning_time
-from hmd.tensors.memory_system import MemorySystem
+from hmd.base.errors import UsageError
+from hmd.tensors.lifetimes import Vitality, vitality
+from hmd.tensors.memory_system import MemorySystem, PricingRules
 from hmd.tensors.move_plan import MovePlan
-from hmd.tensors.pricing_rules import PricingRules
-from hmd.tensors.step_simulator import StepResult, simulate_step
-from hmd.tensors.tensor_trace import TensorTrace
-from hmd.tensors.vitality import Vitality, vitality
+from hmd.tensors.simulator import StepResult, simulate_step
+from hmd.tensors.step_state import planning_time
+from hmd.tensors.trace import TensorTrace
 
 
 @dataclass
@@ -87,10 +87,10 @@ PlanStep = Callable[..., MovePlan]
 
 @dataclass(frozen=True, slots=True)
 class PlannerEntry:
-    """A planner by name; ``module`` is a file of hmd/tensors/planners."""
+    """A planner by name; ``plan_step`` is ``MODULE:FUNCTION``, imported when it plans."""
 
     name: str
-    module: str
+    plan_step: str
     summary: str
     in_place: bool | None = None
     """Whether kernels must be able (True) or unable (False) to compute from every tier."""
@@ -106,25 +106,27 @@ class PlannerEntry:
         """Return this planner's plan, made once; UsageError where it does not suit the system."""
         if not self.suits(problem.system):
             raise UsageError(f"planner {self.name} does not plan for {problem.system.name}")
-        plan_step: PlanStep = import_module(f"hmd.tensors.planners.{self.module}").plan_step
+        plan_step: PlanStep = resolve_name(self.plan_step)
         options = {} if self.factor is None else {"factor": self.factor}
         return problem.made.plan(self.name, lambda: plan_step(problem, **options))
 
 
+_HERE: Final = "hmd.tensors.planners"
+
 PLANNERS: Final = {
     entry.name: entry
     for entry in (
-        PlannerEntry("lru", "lru", "no moves: pages come on faults, and the oldest leave"),
-        PlannerEntry("lru-free", "lru_free", "no moves except that dead tensors are freed"),
-        PlannerEntry("g10", "g10", "G10 (MICRO 2023): evict by relief, fetch early", False),
-        PlannerEntry("autotm", "autotm", "an integer program; moves overlap computing"),
-        PlannerEntry("autotm-static", "autotm_static", "an integer program; no moves", True),
-        PlannerEntry("autotm-sync", "autotm_sync", "an integer program; kernels wait", True),
-        PlannerEntry("capuchin", "capuchin", "computes again what costs more to move", False),
-        PlannerEntry("deeptm", "deeptm", "a reconstruction: groups, weighted heat, learning"),
-        PlannerEntry("myelin", "myelin", "optimizer state streamed in buckets", False),
-        PlannerEntry("sentinel", "sentinel", "moves by intervals of kernels, of searched length"),
-        PlannerEntry("portfolio", "portfolio", "the fastest of many plans, by simulation"),
+        PlannerEntry("lru", f"{_HERE}.lru:plan_lru", "no moves: pages come on faults"),
+        PlannerEntry("lru-free", f"{_HERE}.lru:plan_lru_free", "dead tensors are freed, no moves"),
+        PlannerEntry("g10", f"{_HERE}.g10:plan_step", "G10 (MICRO 2023): evict by relief", False),
+        PlannerEntry("autotm", f"{_HERE}.autotm:plan_step", "an integer program; moves overlap"),
+        PlannerEntry("autotm-static", f"{_HERE}.autotm:plan_static", "the same, no moves", True),
+        PlannerEntry("autotm-sync", f"{_HERE}.autotm:plan_sync", "the same; kernels wait", True),
+        PlannerEntry("capuchin", f"{_HERE}.capuchin:plan_step", "computes tensors again", False),
+        PlannerEntry("deeptm", f"{_HERE}.deeptm:plan_step", "groups, weighted heat, learning"),
+        PlannerEntry("myelin", f"{_HERE}.myelin:plan_step", "streams optimizer state", False),
+        PlannerEntry("sentinel", f"{_HERE}.sentinel:plan_step", "moves by intervals of kernels"),
+        PlannerEntry("portfolio", f"{_HERE}.portfolio:plan_step", "the fastest of many plans"),
     )
 }
 """All planners, by name."""

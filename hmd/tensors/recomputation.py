@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Recomputation: a step in which kernels run again, so that their results need not be kept.
 
 A recomputation ``(kernel, tensor)`` frees the tensor after its last use before the kernel, and runs
@@ -13,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from hmd.tensors.move_plan import MovePlanError
-from hmd.tensors.tensor_trace import READ, WRITE, Ints, TensorTrace
+from hmd.tensors.trace import READ, WRITE, Ints, TensorTrace
 
 Recomputation = tuple[int, int]
 """Kernel of the original step, and tensor."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The residency model: where tensors are during a step, as an integer program over spans and gaps.
 
 After AutoTM (Hildebrand et al., ASPLOS 2020): per tensor a flow over its uses, per kernel the
@@ -8,21 +9,93 @@ every use is in the fastest, what does not fit costs its transfer, and moves tha
 their delay. Where they can, only what comes in is late: what leaves waits for its link, and takes
 room meanwhile. Where tensors are split as well, the solver chooses what each kernel of a window
 carries, no move is late and the capacity is never exceeded.
+
+The moves that carry a residency out: pieces of tensors per kernel, births and frees.
+
+A placement without an integer program: tensors that save most time per byte and second are fast.
+
+For steps of many kernels where kernels compute in place. Each tensor stays where it is born; one
+is fast if it fits the fastest tier over its whole life, next to those before it in the order.
+
+Flows in windows of moves: how much of a tensor each kernel of a window carries, in MiB.
+
+Per gap and direction, one column per kernel of the window; together they carry what leaves after
+the gap's first span, or what comes before its second.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
-from hmd.tensors.gap_windows import MoveWindow, ResidencyOptions, gap_windows
-from hmd.tensors.integer_program import IntegerProgram, ProgramSolution
+from hmd.base.units import MIB
+from hmd.tensors.eviction import MoveWindow, ResidencyOptions, gap_windows
+from hmd.tensors.lifetimes import TensorSpans, tensor_spans
+from hmd.tensors.lower_bound import IntegerProgram, ProgramSolution
+from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, plan_of
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.tensor_spans import TensorSpans, tensor_spans
-from hmd.tensors.tensor_trace import Bools, Floats, Ints
-from hmd.tensors.window_flows import WindowFlows, add_window_flows
-from hmd.units import MIB
+from hmd.tensors.trace import READ, WRITE, Bools, Floats, Ints
+
+Windows = tuple[tuple[MoveWindow, MoveWindow], ...]
+"""The windows out of and back into the fastest tier of each gap."""
+
+
+EARLY: Final = 1e-4
+"""Cost of a MiB at the end of its window, in ms: of equal flows, the early ones are taken."""
+
+
+@dataclass(frozen=True)
+class WindowFlows:
+    """Columns of the flows of all windows: those of window w are ``start[w]:start[w + 1]``.
+
+    Windows are numbered by gap, out before back: w = 2 * gap + (0 or 1).
+    """
+
+    columns: Ints
+    start: Ints
+
+    def of(self, gap: int, *, inwards: bool) -> Ints:
+        """Return the columns of one window, in the order of its kernels."""
+        window = 2 * gap + inwards
+        return self.columns[self.start[window] : self.start[window + 1]]
+
+    def placed(self, windows: Windows, values: Floats) -> Windows:
+        """Return the windows with the shares that a solution gives to their kernels."""
+        return tuple(
+            (
+                _placed(out, values[self.of(gap, inwards=False)]),
+                _placed(back, values[self.of(gap, inwards=True)]),
+            )
+            for gap, (out, back) in enumerate(windows)
+        )
+
+
+def add_window_flows(
+    program: IntegerProgram, windows: Windows, size: Floats, ends: tuple[Ints, Ints, Ints]
+) -> WindowFlows:
+    """Add the flows of all windows to a program.
+
+    ``size`` (G,) is in MiB. ``ends`` has the columns (G,) of the share that is fast before the gap,
+    of the share that is fast after it, and of the share that stays.
+    """
+    before, after, stay = ends
+    count = np.array([len(window.kernels) for pair in windows for window in pair], np.int64)
+    both = np.repeat(size, 2)
+    place = np.concatenate([np.arange(each) / each for each in count.tolist()])
+    columns = program.add_columns(place * EARLY, np.repeat(both, count))
+    zero = np.zeros(len(count))
+    rows = program.add_rows(zero, zero)
+    program.add_entries(np.repeat(rows, count), columns, 1.0)
+    program.add_entries(rows, np.stack([before, after], axis=1).ravel(), -both)
+    program.add_entries(rows, np.repeat(stay, 2), both)
+    return WindowFlows(columns, np.concatenate([[0], np.cumsum(count)]))
+
+
+def _placed(window: MoveWindow, carried: Floats) -> MoveWindow:
+    total = float(carried.sum())
+    return MoveWindow(window.kernels, carried / total) if total > 1e-9 else window
 
 
 @dataclass
@@ -348,3 +421,145 @@ def _late(window: MoveWindow, edge: int) -> list[tuple[int, float]]:
         for kernel, share in zip(window.kernels.tolist(), window.shares.tolist(), strict=True)
         if kernel != edge
     ]
+
+
+def residency_moves(residency: Residency, problem: StepProblem) -> list[Move]:
+    """Return the moves that carry a residency out, frees of dead tensors included."""
+    trace, system, life = problem.trace, problem.system, problem.life
+    spans = residency.spans
+    none = problem.none
+    moves: list[Move] = [
+        (death, tensor, ANY, none, WHOLE)
+        for tensor, death in enumerate(life.death.tolist())
+        if 0 <= death < trace.kernels
+    ]
+    for gap, (out, back) in enumerate(residency.windows):
+        before, after = int(spans.before[gap]), int(spans.after[gap])
+        tensor = int(spans.tensor[before])
+        size = int(trace.tensor_bytes[tensor])
+        page = system.granularity_bytes
+        leaving = residency.away[gap]
+        for tier, share in enumerate(leaving.tolist(), 1):
+            moves += _pieces(out, tensor, (0, tier), share * size, page)
+        if system.in_place:
+            coming = float(residency.fast[after] - residency.fast[before] + leaving[0])
+        else:
+            coming = float(leaving.sum())
+        moves += _pieces(back, tensor, (ANY, 0), coming * size, page)
+    if system.in_place:
+        moves += _births(residency, problem)
+        moves += _first_fetches(residency, problem)
+    elif problem.rules.overlap:
+        moves += _allocations(problem)
+    return moves
+
+
+def _births(residency: Residency, problem: StepProblem) -> list[Move]:
+    """Return the moves that allocate tensors in the second tier when they are born."""
+    spans, life, size = residency.spans, problem.life, problem.trace.tensor_bytes
+    moves: list[Move] = []
+    for row in range(len(spans)):
+        tensor = int(spans.tensor[row])
+        slow = (1 - float(residency.fast[row])) * float(size[tensor])
+        if life.birth[tensor] == spans.first[row] and slow >= 1:
+            moves.append((int(spans.first[row]), tensor, problem.none, 1, round(slow)))
+    return moves
+
+
+def _allocations(problem: StepProblem) -> list[Move]:
+    """Return the moves that allocate tensors so early that their first kernel does not fault."""
+    trace, system, life = problem.trace, problem.system, problem.life
+    begins = np.concatenate([[0.0], np.cumsum(trace.kernel_seconds)])
+    moves: list[Move] = []
+    for tensor in np.flatnonzero(life.birth > 0).tolist():
+        birth = int(life.birth[tensor])
+        needed = float(trace.tensor_bytes[tensor]) * system.allocation_seconds_per_byte
+        kernel = int(np.searchsorted(begins[:birth], begins[birth] - needed, "right")) - 1
+        moves.append((max(kernel, 0), tensor, problem.none, 0, WHOLE))
+    return moves
+
+
+def _first_fetches(residency: Residency, problem: StepProblem) -> list[Move]:
+    """Return the fetches of persistent tensors that are in the fastest tier in one of their spans.
+
+    Parts that never leave it have no other fetch. From the second step on, these find nothing to
+    fetch.
+    """
+    spans, life = residency.spans, problem.life
+    gone = np.ones(len(spans), np.bool_)
+    gone[spans.before[residency.away.sum(axis=1) < 1 - 1e-6]] = False
+    whole = (residency.fast > 1 - 1e-6) & problem.trace.tensor_persistent[spans.tensor] & ~gone
+    rows = np.flatnonzero(whole)
+    tensors, at = np.unique(spans.tensor[rows], return_index=True)
+    first = np.maximum(spans.first[rows[at]], life.first[tensors])
+    return [
+        (int(kernel), int(tensor), ANY, 0, WHOLE)
+        for kernel, tensor in zip(first.tolist(), tensors.tolist(), strict=True)
+    ]
+
+
+def _pieces(
+    window: MoveWindow, tensor: int, ends: tuple[int, int], size: float, page: int
+) -> list[Move]:
+    """Return the moves of ``size`` bytes in a window, in whole pages per kernel."""
+    pages = round(size / page)
+    if pages <= 0:
+        return []
+    done = np.rint(np.cumsum(window.shares) * pages).astype(np.int64)
+    counts = np.diff(done, prepend=0)
+    return [
+        (kernel, tensor, *ends, count * page)
+        for kernel, count in zip(window.kernels.tolist(), counts.tolist(), strict=True)
+        if count > 0
+    ]
+
+
+def dense_placement(problem: StepProblem) -> MovePlan:
+    """Return the plan: places of birth, first fetches of persistent tensors, frees at death."""
+    trace, life = problem.trace, problem.life
+    fast = _fast_tensors(problem)
+    moves: list[Move] = []
+    for tensor in range(trace.tensors):
+        death, birth = int(life.death[tensor]), int(life.birth[tensor])
+        if 0 <= death < trace.kernels:
+            moves.append((death, tensor, ANY, problem.none, WHOLE))
+        if birth >= 0 and not fast[tensor]:
+            moves.append((birth, tensor, problem.none, 1, WHOLE))
+        elif birth < 0 and fast[tensor]:
+            moves.append((max(int(life.first[tensor]), 0), tensor, ANY, 0, WHOLE))
+    return plan_of(moves)
+
+
+def _fast_tensors(problem: StepProblem) -> Bools:
+    """Return which tensors are fast, (T,)."""
+    trace, life, system = problem.trace, problem.life, problem.system
+    page = system.granularity_bytes
+    size = -(-trace.tensor_bytes // page) * page
+    start = np.where(life.birth >= 0, life.birth, 0)
+    end = np.where(life.death >= 0, life.death, trace.kernels)
+    begins = np.concatenate([[0.0], np.cumsum(trace.kernel_seconds)])
+    cost = size * np.maximum(begins[end] - begins[start], 1e-9)
+    density = _saved_seconds(problem) / np.maximum(cost, 1e-9)
+    fast = np.zeros(trace.tensors, np.bool_)
+    free = np.full(trace.kernels, system.tiers[0].capacity, np.int64)
+    for tensor in np.argsort(-density, kind="stable").tolist():
+        if density[tensor] <= 0:
+            break
+        inside = slice(int(start[tensor]), int(end[tensor]))
+        if free[inside].min(initial=0 if inside.start >= inside.stop else free[0]) < size[tensor]:
+            continue
+        free[inside] -= size[tensor]
+        fast[tensor] = True
+    return fast
+
+
+def _saved_seconds(problem: StepProblem) -> Floats:
+    """Return what each tensor's kernels take less when it is in the fastest tier, (T,)."""
+    trace = problem.trace
+    near, far = problem.system.tiers[:2]
+    seconds = np.full(len(trace.use_tensor), far.access_us / 1e6)
+    used = trace.tensor_bytes[trace.use_tensor] / 1e9
+    for bit, here, there in ((READ, near.read, far.read), (WRITE, near.write, far.write)):
+        slower = 1 / (there or 1) - 1 / (here or 1)
+        seconds += np.where(trace.use_mode & bit, used * slower, 0.0)
+    return np.asarray(np.bincount(trace.use_tensor, seconds, trace.tensors), np.float64)

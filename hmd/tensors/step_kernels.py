@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Compiled: one training step, kernel by kernel; :func:`run_step` advances the state by one step.
 
 A kernel begins with the moves of the plan, requests what it misses, waits and computes, while the
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hmd.tensors.page_flow import move_slots
-from hmd.tensors.page_runs import add_run, append_pages, take_runs
+from hmd.base.numba_kernels import generic_kernel
+from hmd.tensors.page_flow import add_run, append_pages, move_slots, take_runs
 from hmd.tensors.step_state import (
     ALLOCATED_PER_SLOT,
     DROP_DEAD,
@@ -42,11 +43,10 @@ from hmd.tensors.step_state import (
     STUCK,
     SYNCHRONOUS,
     TOO_SLOW,
-    compiled,
 )
 
 
-@compiled
+@generic_kernel
 def _drop(given: Any, state: Any, tensor: int) -> None:
     """Free all pages of a tensor that are at rest, and forget its moves."""
     tiers = len(given.capacity)
@@ -58,7 +58,7 @@ def _drop(given: Any, state: Any, tensor: int) -> None:
         state.rest[tensor, tiers] += gone
 
 
-@compiled
+@generic_kernel
 def _kill(given: Any, state: Any, tensor: int) -> None:
     """Drop a dead tensor wherever its pages are."""
     tiers = len(given.capacity)
@@ -74,7 +74,7 @@ def _kill(given: Any, state: Any, tensor: int) -> None:
     _drop(given, state, tensor)
 
 
-@compiled
+@generic_kernel
 def _order(given: Any, state: Any, tensor: int, target: int, pages: int) -> None:
     """Carry out one move of the plan, on up to so many pages that are at rest."""
     tiers = len(given.capacity)
@@ -106,7 +106,7 @@ def _order(given: Any, state: Any, tensor: int, target: int, pages: int) -> None
         state.occupied[target] += count
 
 
-@compiled
+@generic_kernel
 def _fault(given: Any, state: Any, tensor: int, counts: Any, row: int) -> None:
     """Queue what a kernel needs of a tensor; ``counts`` gets total, slow and all faulted pages."""
     tiers = len(given.capacity)
@@ -124,7 +124,7 @@ def _fault(given: Any, state: Any, tensor: int, counts: Any, row: int) -> None:
                     counts[row, 1] += pages
 
 
-@compiled
+@generic_kernel
 def _stall_ticks(given: Any, kernel: int, counts: Any) -> int:
     """Return the handling time of faults, dT of the rules g10; (2, 3) page counts per direction."""
     seconds, page = given.numbers[HERTZ], given.numbers[PAGE_BYTES]
@@ -150,7 +150,7 @@ def _stall_ticks(given: Any, kernel: int, counts: Any) -> int:
     return int(max(slow_ms, other_ms) * seconds / 1000)
 
 
-@compiled
+@generic_kernel
 def _place_new(given: Any, state: Any, tensor: int) -> None:
     """Allocate a tensor where kernels compute in place: in the fastest tiers with room."""
     tiers = len(given.capacity)
@@ -167,7 +167,7 @@ def _place_new(given: Any, state: Any, tensor: int) -> None:
         state.scalars[ERROR_TENSOR] = tensor
 
 
-@compiled
+@generic_kernel
 def _in_place_ticks(given: Any, state: Any, kernel: int) -> int:
     """Allocate a kernel's tensors and return what their places add to its time."""
     added = 0.0
@@ -188,7 +188,7 @@ def _in_place_ticks(given: Any, state: Any, kernel: int) -> int:
     return int(np.rint(added))
 
 
-@compiled
+@generic_kernel
 def _slots_until(given: Any, state: Any, time: int) -> None:
     """Process the slots that begin before a time; the slot's number is its time."""
     s = state.scalars
@@ -201,7 +201,7 @@ def _slots_until(given: Any, state: Any, time: int) -> None:
         move_slots(given, state, min(last - s[SLOT], MOST_SLOTS))
 
 
-@compiled
+@generic_kernel
 def _slots_to_arrive(given: Any, state: Any) -> float:
     """Return the slots that pass at least until all that is missing has come over the links."""
     tiers = len(given.capacity)
@@ -224,7 +224,7 @@ def _slots_to_arrive(given: Any, state: Any) -> float:
     return most
 
 
-@compiled
+@generic_kernel
 def _wait(given: Any, state: Any, until_idle: bool) -> None:
     """Advance the slots until nothing is missing, or until no queued move can go on.
 
@@ -265,7 +265,7 @@ def _wait(given: Any, state: Any, until_idle: bool) -> None:
             s[ERROR] = STUCK
 
 
-@compiled
+@generic_kernel
 def _begin_faults(given: Any, state: Any, kernel: int, counts: Any) -> None:
     """Request what a kernel needs and count what is missing."""
     s = state.scalars
@@ -289,7 +289,7 @@ def _begin_faults(given: Any, state: Any, kernel: int, counts: Any) -> None:
                 _fault(given, state, given.use_tensor[use], counts, bit)
 
 
-@compiled
+@generic_kernel
 def _kernel(given: Any, state: Any, kernel: int) -> None:
     """Run one kernel: moves, faults, wait, compute."""
     s = state.scalars
@@ -334,7 +334,7 @@ def _kernel(given: Any, state: Any, kernel: int) -> None:
     s[NOW] = end
 
 
-@compiled
+@generic_kernel
 def run_step(given: Any, state: Any) -> None:
     """Advance the state by one step; ``scalars[ERROR]`` is set where the step cannot finish."""
     state.log_moved[:] = 0

@@ -1,22 +1,27 @@
+# SPDX-License-Identifier: MIT
 """The arrays of the step simulator: what a step consists of, and where its pages are.
 
 Pages of one tensor are interchangeable: a tensor is a row of counts, by where its pages are. The
 fastest tier additionally keeps them in order of arrival, as runs of pages of one tensor. The
-functions on these arrays are compiled by numba when first called and cached; numba's cache checks
-only the file of the caller, so a change of :mod:`hmd.tensors.page_runs` or
-:mod:`hmd.tensors.page_flow` needs ``__pycache__`` removed.
+functions on these arrays are kernels (:mod:`hmd.base.numba_kernels`).
+
+The CPU time of a block without what the compiler takes in it.
+
+Kernels are compiled when they are first called,
+once per installation: about a minute for all, which says nothing about a planner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar, cast
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy.typing as npt
+from numba.core import event
 
-from hmd.machine_code import compile_cached
-
-F = TypeVar("F", bound=Callable[..., Any])
 Array = npt.NDArray[Any]
 
 QUEUE_ROWS: Final = 1 << 15
@@ -110,6 +115,41 @@ class StepState(NamedTuple):
     log_moved: Array
 
 
-def compiled(function: F) -> F:
-    """Compile a function on its first call; the machine code is cached."""
-    return cast(F, compile_cached(function, error_model="numpy"))
+class _Compiling(event.Listener):
+    """Sums the CPU time between the outermost start and end of compilations, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._depth = 0
+        self._begin = 0.0
+
+    def on_start(self, event: event.Event) -> None:
+        """Note the begin of a compilation; a function compiles those that it calls."""
+        if self._depth == 0:
+            self._begin = time.process_time()
+        self._depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        """Note the end of a compilation."""
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.process_time() - self._begin
+
+
+@dataclass
+class PlanningTime:
+    """The CPU ``seconds`` of this process in a block, without compilations."""
+
+    seconds: float = 0.0
+
+
+@contextmanager
+def planning_time() -> Iterator[PlanningTime]:
+    """Measure a block; the result is known at its end."""
+    spent, compiling = PlanningTime(), _Compiling()
+    begin = time.process_time()
+    try:
+        with event.install_listener("numba:compile", compiling):
+            yield spent
+    finally:
+        spent.seconds = time.process_time() - begin - compiling.seconds

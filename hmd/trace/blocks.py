@@ -1,8 +1,10 @@
+# SPDX-License-Identifier: MIT
 """The blocks of a trace file: each a table of columns, compressed, with its own checksum.
 
-A file is a header and then blocks. Each block is readable without the others, so that a recorder
-needs bounded memory and a truncated file is valid up to its last whole block.
-docs/reference/trace-format.md has the layout byte by byte.
+A file is a header and then blocks. Each block decompresses without the others, so that a recorder
+needs bounded memory and a truncated file is valid up to its last whole block; what some blocks say
+needs earlier ones (the paths of mappings, the processes of rows). docs/reference/trace-format.md
+has the layout byte by byte.
 
 Columns are stored one after the other with their bytes transposed (all first bytes, all second
 bytes, ...; as HDF5's shuffle filter does) and deflated: addresses share their high bytes, and

@@ -1,42 +1,73 @@
+# SPDX-License-Identifier: MIT
 """Recording: a program's sampled accesses, mappings and placement, streamed into a trace file.
 
-Takes open sources, a writer and a process; returns when the process and its children have
-ended, when the time is up, or when it is stopped. Memory is bounded by what one poll reads, by the
+``Sources`` are the inputs: access samples, the clock of their times, instruction counts. They
+belong together: the emulated machine's samples have modelled time, and its CPUs count instructions;
+everywhere else times are CLOCK_MONOTONIC, and the CPU's PMU counts, if there is one.
+
+``Recorder`` takes open sources, a writer and a process. It polls until the process and its children
+have ended, the time is up, or it is stopped. Memory is bounded by what one poll reads, by the
 mappings of processes that run, and by 300 bytes for each of ``MAX_PROCESSES``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Final, Self
 
 import numpy as np
 
-from hmd.machine.clock import Clock
-from hmd.machine.exit_watch import ExitRecord
-from hmd.machine.pages.mappings import Mappings, read_mappings
-from hmd.machine.process_id import PROC, ProcessId, alive, read_stat
-from hmd.machine.processes import ProcessWatcher
-from hmd.machine.targets import TargetSpec
-from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
-from hmd.trace.descendants import DescendantTracker
-from hmd.trace.placement_log import PlacementLog, resident
-from hmd.trace.record_inputs import ClockPair, SourceRenewal, Sources
-from hmd.trace.trace import Losses, TracedProcess
-from hmd.trace.trace_writer import TraceWriter
+from hmd.base.errors import HmdError, MissingError, UnavailableError
+from hmd.base.units import PAGE_BYTES
+from hmd.linux.clock import Clock, CpuWatch, ModelledClock, MonotonicClock
+from hmd.linux.emulator_memory import SharedMemory, find_device
+from hmd.linux.exit_watch import ExitRecord
+from hmd.linux.mappings import MappingKind, Mappings, read_mappings
+from hmd.linux.page_calls import PageIs, query_nodes, scan
+from hmd.linux.processes import ProcessWatcher, ThreadTimes, last_cpu, thread_times
+from hmd.linux.procfs import PROC, ProcessId, absent, alive, identify, read_stat
+from hmd.linux.targets import TargetSpec
+from hmd.sample.instruction_counts import (
+    EmulatedInstructions,
+    InstructionCounter,
+    count_instructions,
+)
+from hmd.sample.perf_events import Forked, TaskEvents, TaskRecord
+from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.sampler import SYSFS, Sampler, SampleSettings
+from hmd.sample.selection import open_sampler
+from hmd.trace.trace import (
+    UNMAPPED,
+    Losses,
+    MappingSnapshot,
+    Nodes,
+    Pages,
+    PlacementChange,
+    TracedProcess,
+)
+from hmd.trace.writer import TraceWriter
 
-MAX_PROCESSES = 1 << 16
-FIRST_LOOK_S = 0.01
+MAX_PROCESSES: Final = 1 << 16
+FIRST_POLL_S: Final = 0.01
 """Time to the first poll; each next one comes after twice the time, up to the interval."""
-READ_SHARE = 0.05
+READ_SHARE: Final = 0.05
 """Most of the time that is spent on reading a process's mappings, or the times of its threads."""
-READ_FREE_S = 0.02
+READ_FREE_S: Final = 0.02
 """Readings that take no longer are not put off: some 7,000 mappings, or 2,000 threads."""
-FLUSH_S = 1.0
+FLUSH_S: Final = 1.0
 """Longest time between two writes: a killed recorder loses no more than this."""
+RETRY_S: Final = 10.0
+"""Time between two attempts to open sources again."""
+_QUERY_PAGES: Final = 1 << 16
+"""Pages of one query of nodes: 13 ms."""
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +84,237 @@ class RecordSettings:
     placement_credit_s: float = 2.0
 
 
-class PacedReading:
-    """Says when something is read again that may take long: within ``READ_SHARE`` of the time.
+@dataclass(frozen=True, slots=True)
+class ClockPair:
+    """A time by the recording's clock, and the same time by CLOCK_MONOTONIC."""
 
-    What takes ``READ_FREE_S`` of CPU time at most is read each time.
+    ns: int
+    monotonic_ns: int
+
+
+class Sources:
+    """Open sources of a recording, a context manager; sample times are those of ``clock``.
+
+    ``tasks`` is None where the kernel does not permit task events, and in the emulated machine,
+    whose samples name no process that has ended: children are then those that /proc shows. Samples
+    and task events have a ring per CPU that was online when they were opened: ``reopen`` opens
+    them again when CPUs come or go.
+    """
+
+    def __init__(self, settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS) -> None:
+        """Open them. Raises MissingError if no sampler works here."""
+        self._settings = replace(settings, timestamps=True)
+        self._proc, self._sysfs = proc, sysfs
+        self._cpus = CpuWatch(sysfs)
+        self._retry_at_s: float | None = None
+        self._earlier = Losses()
+        self.sampler: Sampler = open_sampler(self._settings, proc, sysfs).sampler
+        self.clock: Clock = MonotonicClock()
+        self.counter: InstructionCounter = InstructionCounter("not counted")
+        self.tasks: TaskEvents | None = None
+        with contextlib.ExitStack() as opened:
+            opened.callback(self.close)
+            if self.sampler.capabilities.modelled_clock:
+                self.clock = ModelledClock(_emulator_memory(sysfs))
+                self.counter = EmulatedInstructions(_emulator_memory(sysfs), proc)
+            else:
+                self.counter = count_instructions(proc, sysfs)
+                with contextlib.suppress(UnavailableError):
+                    self.tasks = TaskEvents(sysfs)
+            opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all; may be called twice."""
+        for source in (self.counter, self.clock, self.tasks, self.sampler):
+            if source is not None:
+                source.close()
+
+    def now(self, cpu: int | None = None) -> ClockPair:
+        """Return the present time; by a CPU's clock if each CPU has one."""
+        return ClockPair(self.clock.now_ns(cpu), time.monotonic_ns())
+
+    @property
+    def losses(self) -> Losses:
+        """The losses of the recording so far, also of samplers that were closed."""
+        stats, earlier = self.sampler.stats, self._earlier
+        return Losses(earlier.lost + stats.lost, earlier.throttled + stats.throttled)
+
+    def reopen(self) -> tuple[Sampler | None, TaskEvents | None]:
+        """Open a sampler and task events where CPUs have come or gone; else return None for both.
+
+        The sampler has the name and the period of the last one. Where it cannot be opened, another
+        attempt follows in ``RETRY_S``. The caller drains those in use, then replaces them.
+        """
+        now_s = time.monotonic()
+        due = self._retry_at_s is not None and now_s >= self._retry_at_s
+        if not (self._cpus.changed() or due):
+            return None, None
+        self._retry_at_s = None
+        sampler: Sampler | None = None
+        tasks: TaskEvents | None = None
+        try:
+            if self.tasks is not None:
+                tasks = TaskEvents(self._sysfs)
+            before = self.sampler
+            if isinstance(before, RingSampler) and not before.capabilities.modelled_clock:
+                settings = replace(self._settings, sampler=before.name, period=before.period)
+                sampler = open_sampler(settings, self._proc, self._sysfs, before).sampler
+        except HmdError:
+            self._retry_at_s = now_s + RETRY_S
+        return sampler, tasks
+
+    def replace_sampler(self, sampler: Sampler) -> None:
+        """Go on with another sampler; the last one is closed."""
+        self._earlier = self.losses
+        self.sampler.close()
+        self.sampler = sampler
+
+    def replace_tasks(self, tasks: TaskEvents) -> None:
+        """Go on with other rings of task events; the last ones are closed."""
+        if self.tasks is not None:
+            self.tasks.close()
+        self.tasks = tasks
+
+
+def _emulator_memory(sysfs: Path) -> SharedMemory:
+    device = find_device(sysfs)
+    if device is None:
+        raise MissingError(
+            "the emulated machine's shared memory is not there any more: boot it again"
+        )
+    return SharedMemory.open(device)
+
+
+class DescendantTracker:
+    """The processes that descend from ``root``, also those that end between two reads of /proc.
+
+    Reads task records, in order of time; without ``events`` it finds none. A child inherits its
+    parent's name until its exec. Costs 150 bytes per process that may still have children.
+    """
+
+    def __init__(self, root: ProcessId, events: TaskEvents | None, proc: Path = PROC) -> None:
+        self._events, self._proc = events, proc
+        self._name: dict[int, str] = {root.pid: ""}
+        self._ended: set[int] = set()
+        self._unread: list[TaskRecord] = []
+
+    def replace_events(self, events: TaskEvents) -> None:
+        """Go on with other rings; records of the last ones are not lost."""
+        if self._events is not None:
+            self._unread += self._events.read()
+        self._events = events
+
+    def read_forked(self) -> tuple[ProcessId, ...]:
+        """Return the processes that were forked since the last call, oldest first."""
+        if self._events is None:
+            return ()
+        found: dict[int, ProcessId] = {}
+        ended, self._ended = self._ended, set()
+        records, self._unread = [*self._unread, *self._events.read()], []
+        for record in records:
+            if not isinstance(record, Forked):
+                if record.pid in self._name:
+                    self._name[record.pid] = record.name
+            elif record.parent_pid in self._name:
+                self._name[record.pid] = self._name[record.parent_pid]
+                ended.discard(record.pid)  # the pid has been given to another
+                process = identify(record.pid, self._proc)
+                found[record.pid] = process or _ended(record)
+        for pid in ended:  # their last forks were recorded before they ended
+            self._name.pop(pid, None)
+        return tuple(found.values())
+
+    def forget_process(self, process: ProcessId) -> None:
+        """Drop the state of an exited process, once its fork records have been consumed."""
+        self._ended.add(process.pid)
+
+    def name_of(self, process: ProcessId) -> str:
+        """Return the last recorded name of a process, empty if none was recorded."""
+        return self._name.get(process.pid, "")
+
+
+def _ended(forked: Forked) -> ProcessId:
+    """Return the identity that a process had; its start time includes suspended time."""
+    suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return ProcessId(forked.pid, (forked.time_ns + suspended_ns) * _TICKS_PER_S // 1_000_000_000)
+
+
+class PlacementLog:
+    """Last known placement of one process's pages; gives what changes, as runs of pages."""
+
+    def __init__(self, process: int) -> None:
+        """``process`` is its index in the trace."""
+        self._process = process
+        self._page: Pages = np.empty(0, np.uint64)
+        self._node: Nodes = np.empty(0, np.int16)
+
+    def update(self, page: Pages, node: Nodes, time_ns: int) -> PlacementChange | None:
+        """Take all present pages, ascending, and their nodes; returns the changes, None if none."""
+        known = np.searchsorted(self._page, page)
+        inside = known < len(self._page)
+        same = np.zeros(len(page), np.bool_)
+        rows = known[inside]
+        same[inside] = (self._page[rows] == page[inside]) & (self._node[rows] == node[inside])
+        unmapped = self._page[~np.isin(self._page, page, assume_unique=True)]
+        self._page, self._node = page, node
+        changed = np.concatenate([page[~same], unmapped])
+        if not len(changed):
+            return None
+        nodes = np.concatenate([node[~same], np.full(len(unmapped), UNMAPPED)])
+        order = np.argsort(changed, kind="stable")
+        return PlacementChange.of_pages(time_ns, self._process, changed[order], nodes[order])
+
+
+def query_placement(pid: int, mappings: Mappings, proc: Path = PROC) -> tuple[Pages, Nodes]:
+    """Return the present pages of a process, ascending, and the node of each.
+
+    Costs 0.2 µs per page, by move_pages(2).
+    """
+    found: list[tuple[Pages, Nodes]] = []
+    for first, last in present_ranges(pid, mappings, proc):
+        for start in range(first, last, _QUERY_PAGES * PAGE_BYTES):
+            end = min(last, start + _QUERY_PAGES * PAGE_BYTES)
+            page = np.arange(start, end, PAGE_BYTES, dtype=np.uint64)
+            node = query_nodes(pid, page)
+            present = node >= 0
+            found.append((page[present], node[present]))
+    if not found:
+        return np.empty(0, np.uint64), np.empty(0, np.int16)
+    return np.concatenate([p for p, _ in found]), np.concatenate([n for _, n in found])
+
+
+def present_ranges(pid: int, mappings: Mappings, proc: Path = PROC) -> list[tuple[int, int]]:
+    """Return ranges of addresses outside of which no page is present, ascending.
+
+    Before Linux 6.7, which has no PAGEMAP_SCAN, the mappings.
+    """
+    some = mappings.kind != MappingKind.SPECIAL
+    spans = list(zip(mappings.start[some].tolist(), mappings.end[some].tolist(), strict=True))
+    try:
+        fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if absent(error):
+            return []
+        raise
+    try:
+        ranges = [scan(fd, start, end, PageIs.PRESENT) for start, end in spans]
+    except OSError as error:
+        return [] if error.errno == errno.ESRCH else spans
+    finally:
+        os.close(fd)
+    return [(start, end) for part in ranges for start, end in part.tolist()]
+
+
+class PacedReading:
+    """Paces readings that may take long: each takes at most ``READ_SHARE`` of the time.
+
+    Readings of ``READ_FREE_S`` of CPU time at most are not put off.
     """
 
     def __init__(self) -> None:
@@ -64,86 +322,88 @@ class PacedReading:
         self._begun_cpu_s = 0.0
 
     def begin(self, now_s: float) -> bool:
-        """Return whether it may be read now; ``end`` is then called after it."""
+        """Return whether a reading is due; ``end`` is then called after it."""
         self._begun_cpu_s = time.thread_time()
         return now_s >= self._due_s
 
     def end(self, now_s: float) -> None:
-        """Note that it has been read."""
+        """Note the end of a reading."""
         took_s = time.thread_time() - self._begun_cpu_s
         self._due_s = now_s + (took_s / READ_SHARE if took_s > READ_FREE_S else 0.0)
 
 
-class _Followed:
+class _RecordedProcess:
     """One process of the recording, and what was last written about it."""
 
     def __init__(self, process: ProcessId, index: int) -> None:
         self.process = process
         self.index = index
-        self.placement = PlacementLog(index)
-        self._mappings: Mappings | None = None
-        self._ran: dict[int, int] = {}
+        self.mappings: Mappings | None = None
+        self._placement = PlacementLog(index)
+        self._cpu_ns: dict[int, int] = {}
         self._running: list[int] = []
         self._since_s = time.monotonic()
-        self._due_s = 0.0
-        self._asked_s = 0.0
+        self._placement_due_s = self._placement_took_s = 0.0
         self._mapping_reads, self._time_reads = PacedReading(), PacedReading()
-
-    @property
-    def mapped(self) -> bool:
-        """True once the mappings have been read."""
-        return self._mappings is not None
 
     def write_mappings(self, writer: TraceWriter, now_ns: int, proc: Path) -> None:
         """Write the mappings if they have changed; of many, they are read more rarely."""
         if not self._mapping_reads.begin(time.monotonic()):
             return
-        mappings = read_mappings(self.process.pid, proc)
+        found = read_mappings(self.process.pid, proc)
         self._mapping_reads.end(time.monotonic())
-        if mappings is None or not len(mappings):
+        if found is None or not len(found):
             return
-        before = self._mappings
+        before, self.mappings = self.mappings, found
         if (
-            before is not None
-            and np.array_equal(before.start, mappings.start)
-            and np.array_equal(before.end, mappings.end)
-            and before.path == mappings.path
+            before is None
+            or not np.array_equal(before.start, found.start)
+            or not np.array_equal(before.end, found.end)
+            or before.path != found.path
         ):
-            return
-        self._mappings = mappings
-        writer.mappings(now_ns, self.index, mappings)
+            writer.write_mappings(
+                MappingSnapshot(
+                    now_ns, self.index, found.start, found.end, found.kind, found.access, found.path
+                )
+            )
 
     def write_placement(
-        self, writer: TraceWriter, settings: RecordSettings, now: Callable[[], int]
+        self, writer: TraceWriter, settings: RecordSettings, now_ns: Callable[[], int]
     ) -> None:
-        """Write the placement of pages if a query is due and finds changes."""
-        began_s = time.monotonic()
-        allowed_s = settings.placement_credit_s + settings.placement_share * (
-            began_s - self._since_s
-        )
-        if self._mappings is None or began_s < self._due_s or self._asked_s > allowed_s:
-            return
-        change = self.placement.query(self.process.pid, self._mappings, now())
-        if change is not None:
-            writer.placement(change)
-        self._due_s = began_s + settings.placement_s
-        self._asked_s += time.monotonic() - began_s
+        """Write the placement of pages if a query is due and finds changes.
 
-    def ran(self, proc: Path) -> ThreadTimes | None:
+        Of a process that has ended, the last placement stays.
+        """
+        began_s = time.monotonic()
+        passed_s = began_s - self._since_s
+        allowed_s = settings.placement_credit_s + settings.placement_share * passed_s
+        if self.mappings is None or began_s < self._placement_due_s:
+            return
+        if self._placement_took_s > allowed_s:
+            return
+        page, node = query_placement(self.process.pid, self.mappings)
+        if len(page):
+            change = self._placement.update(page, node, now_ns())
+            if change is not None:
+                writer.write_placement(change)
+        self._placement_due_s = began_s + settings.placement_s
+        self._placement_took_s += time.monotonic() - began_s
+
+    def read_cpu_times(self, proc: Path) -> ThreadTimes | None:
         """Return the CPU time of each thread, ended ones too; None once the process is gone.
 
         Of many threads it is read more rarely, and is that of the last reading until then.
         """
         if not self._time_reads.begin(time.monotonic()):
-            return self._ran if alive(self.process, proc) else None
+            return self._cpu_ns if alive(self.process, proc) else None
         times = thread_times(self.process.pid, proc)
         if times is None:
             return None
-        grown = [thread for thread, ran_ns in times.items() if ran_ns > self._ran.get(thread, 0)]
+        grown = [thread for thread, ns in times.items() if ns > self._cpu_ns.get(thread, 0)]
         self._running = grown or self._running
-        self._ran.update(times)
+        self._cpu_ns.update(times)
         self._time_reads.end(time.monotonic())
-        return self._ran
+        return self._cpu_ns
 
     def now_ns(self, clock: Clock, proc: Path) -> int:
         """Return the time; if each CPU has a clock, the latest of those that its threads ran on.
@@ -166,24 +426,20 @@ class Recorder:
         writer: TraceWriter,
         settings: RecordSettings | None = None,
         proc: Path = PROC,
-        renewal: SourceRenewal | None = None,
     ) -> None:
-        """Record from open sources; the caller closes them.
-
-        With a ``renewal``, they are opened again where CPUs come or go.
-        """
+        """Record from open sources; the caller closes them."""
         self._root = root
         self._sources, self._writer = sources, writer
-        self._clock, self._renewal = sources.clock, renewal
+        self._clock = sources.clock
         self._settings = settings or RecordSettings()
         self._proc = proc
         self._watcher = ProcessWatcher([TargetSpec("recorded", pids=(root.pid,))], proc)
-        self._followed: dict[ProcessId, _Followed] = {}  # those that may still run
-        self._index: dict[ProcessId, int] = {}  # of all, ended ones too
+        self._running: dict[ProcessId, _RecordedProcess] = {}  # may still run
+        self._index: dict[ProcessId, int] = {}  # of all, also ended ones
         self._unmapped_ended = 0
         self._tracked: tuple[ProcessId, ...] = ()
-        self._family = DescendantTracker(root, sources.tasks, proc)
-        self._unnamed: list[_Followed] = []
+        self._descendants = DescendantTracker(root, sources.tasks, proc)
+        self._unnamed: list[_RecordedProcess] = []
         self._losses = Losses()
         self._flushed_s = time.monotonic()
         self._stopped = False
@@ -200,7 +456,7 @@ class Recorder:
     @property
     def short_lived(self) -> int:
         """Number of processes that ended before their mappings were read."""
-        running = sum(not one.mapped for one in self._followed.values())
+        running = sum(one.mappings is None for one in self._running.values())
         return self._unmapped_ended + running
 
     def begin(self) -> None:
@@ -209,75 +465,77 @@ class Recorder:
         Nothing from before ``since_ns`` is written: until its exec the process is a copy of hmd.
         """
         self._track((self._root,))
-        self._family.born()
+        self._descendants.read_forked()
         # The first call of each function takes long, so it comes before the program's exec.
         members = self._watcher.scan()["recorded"] or (self._root,)
         self._sources.sampler.read()
         mappings = read_mappings(self._root.pid, self._proc)
         if mappings is not None:
-            resident(self._root.pid, mappings, self._proc)
+            query_placement(self._root.pid, mappings, self._proc)
         self._sources.counter.start(members)
 
     def poll(self) -> None:
         """Drain the rings and write all changes."""
         self._follow_cpus()
-        born = self._family.born()
+        forked = self._descendants.read_forked()
         members = self._watcher.scan()["recorded"]
         # Processes that ended since the last poll have samples too.
-        self._track(tuple(dict.fromkeys((*self._tracked, *members, *born))))
-        self._read()
+        self._track(tuple(dict.fromkeys((*self._tracked, *members, *forked))))
+        self._read_samples()
         listed = set(members)
         living = tuple(p for p in self._tracked if p in listed or alive(p, self._proc))
         if living:
             self._track(living)
-        self._forget_ended(born)
+        self._forget_ended(forked)
         self._write_progress()
         for process in self._tracked:
-            one = self._followed[process]
+            one = self._running[process]
             now = partial(one.now_ns, self._clock, self._proc)
             one.write_mappings(self._writer, now(), self._proc)
             one.write_placement(self._writer, self._settings, now)
         losses = self._sources.losses
         if losses != self._losses:
             self._losses = losses
-            self._writer.losses(self._clock.now_ns(), losses)
+            self._writer.write_losses(self._clock.now_ns(), losses)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
             self._writer.flush()
 
     def _follow_cpus(self) -> None:
         """Go on with sources that see the CPUs which are online now."""
-        if self._renewal is None:
-            return
-        sampler, tasks = self._renewal.opened(self._sources)
+        sampler, tasks = self._sources.reopen()
         if tasks is not None:
-            self._family.use(tasks)
-            self._sources.use_tasks(tasks)
+            self._descendants.replace_events(tasks)
+            self._sources.replace_tasks(tasks)
         if sampler is not None:
-            self._read()
-            self._sources.use_sampler(sampler)
+            self._read_samples()
+            self._sources.replace_sampler(sampler)
             sampler.track(self._tracked)
 
-    def _forget_ended(self, born: Iterable[ProcessId]) -> None:
-        """Free what was kept of processes that have ended; their samples have been written.
+    def _forget_ended(self, forked: Iterable[ProcessId]) -> None:
+        """Drop the state of exited processes, whose samples have been written.
 
-        And of those born beyond ``MAX_PROCESSES``.
+        And of those that were forked beyond ``MAX_PROCESSES``.
         """
-        for process in self._followed.keys() - set(self._tracked):
-            self._unmapped_ended += not self._followed.pop(process).mapped
-            self._family.forget(process)
-        for process in born:
+        for process in self._running.keys() - set(self._tracked):
+            self._unmapped_ended += self._running.pop(process).mappings is None
+            self._descendants.forget_process(process)
+        for process in forked:
             if process not in self._index:
-                self._family.forget(process)
+                self._descendants.forget_process(process)
 
     def _write_progress(self) -> None:
         """Write the CPU time and the executed instructions of processes."""
-        ran = {p: times for p in self._tracked if (times := self._followed[p].ran(self._proc))}
+        ran = {
+            p: times
+            for p in self._tracked
+            if (times := self._running[p].read_cpu_times(self._proc))
+        }
         counts = self._sources.counter.read(ran)
         for process, times in ran.items():
-            one, executed = self._followed[process], counts.get(process, 0)
+            one, executed = self._running[process], counts.get(process, 0)
             now_ns = one.now_ns(self._clock, self._proc)
-            self._writer.progress(now_ns, one.index, sum(times.values()), executed)
+            self._writer.add_progress(now_ns, one.index, sum(times.values()), executed)
 
     def stop(self) -> None:
         """End ``run`` after its next poll; may be called from a signal handler."""
@@ -310,7 +568,7 @@ class Recorder:
                 if seen and not any(alive(p, self._proc) for p in self._tracked):
                     self.ended = seen
                     break
-        self._read()
+        self._read_samples()
 
     def _interval_s(self, began_s: float) -> float:
         """Return the time to the next poll: short at first, for short programs.
@@ -319,23 +577,23 @@ class Recorder:
         """
         if self._clock.kind == "modelled":
             return self._settings.interval_s
-        return min(self._settings.interval_s, max(FIRST_LOOK_S, time.monotonic() - began_s))
+        return min(self._settings.interval_s, max(FIRST_POLL_S, time.monotonic() - began_s))
 
-    def _read(self) -> None:
+    def _read_samples(self) -> None:
         self._write_names()
         batch = self._sources.sampler.read()
         batch = batch.take(batch.time_ns >= np.uint64(self.since_ns))
         index = np.array([self._index[p] for p in self._tracked], np.uint16)
-        self._writer.samples_of(batch, index)
+        self._writer.add_batch(batch, index)
 
     def _track(self, processes: tuple[ProcessId, ...]) -> None:
         """Sample these processes; of more than ``MAX_PROCESSES``, the first."""
         for process in processes:
             if process not in self._index and len(self._index) < MAX_PROCESSES:
                 index = self._index[process] = len(self._index)
-                one = self._followed[process] = _Followed(process, index)
+                one = self._running[process] = _RecordedProcess(process, index)
                 self._unnamed.append(one)
-        tracked = tuple(process for process in processes if process in self._followed)
+        tracked = tuple(process for process in processes if process in self._running)
         if tracked != self._tracked:
             self._tracked = tracked
             self._sources.sampler.track(tracked)
@@ -343,11 +601,13 @@ class Recorder:
     def _write_names(self) -> None:
         """Write the processes that have no row yet: by then the first has its name by exec."""
         for one in self._unnamed:
-            self._writer.process(one.index, TracedProcess(one.process.pid, self._name(one.process)))
+            self._writer.write_process(
+                one.index, TracedProcess(one.process.pid, self._name(one.process))
+            )
         self._unnamed.clear()
 
     def _name(self, process: ProcessId) -> str:
         stat = read_stat(process.pid, self._proc)
         if stat is not None and stat.process == process:
             return stat.name.decode(errors="replace")
-        return self._family.name(process) or "?"
+        return self._descendants.name_of(process) or "?"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A trace in memory: samples as columns, mappings, placement, progress and metadata.
 
 Readers and importers return it, the estimator takes it. Addresses are virtual addresses of the
@@ -7,14 +8,23 @@ that ran it, or modelled time of the emulated machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.clock import ClockKind
+from hmd.base.units import PAGE_BYTES
+from hmd.linux.clock import ClockKind
+from hmd.sample.access_batch import COLUMNS
+
+Pages: TypeAlias = npt.NDArray[np.uint64]
+"""Addresses of pages of 4 KiB."""
+Nodes: TypeAlias = npt.NDArray[np.int16]
+
+UNMAPPED = np.int16(-1)
+"""The node of a page that is not present."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +32,9 @@ class Samples:
     """Sampled accesses in order of time; all columns have shape ``(n,)``.
 
     ``process`` indexes the trace's processes. ``kind`` holds ``hmd.sample.access_batch.Kind``.
-    ``thread`` is 0 and ``weight_ns`` (latency) 0 if the source does not have them; ``period``
-    is the number of accesses that a row stands for. ``instructions`` counts those that the row's
-    CPU had executed by then, in any process; 0 if they are not counted.
+    ``thread`` and ``latency_ns`` are 0 if the source does not have them; ``period`` is the number
+    of accesses that a row stands for. ``instructions`` counts those that the row's CPU had executed
+    by then, in any process; 0 if they are not counted.
     """
 
     time_ns: npt.NDArray[np.uint64]
@@ -33,7 +43,7 @@ class Samples:
     thread: npt.NDArray[np.uint32]
     cpu: npt.NDArray[np.uint16]
     kind: npt.NDArray[np.uint8]
-    weight_ns: npt.NDArray[np.uint32]
+    latency_ns: npt.NDArray[np.uint32]
     period: npt.NDArray[np.uint32]
     instructions: npt.NDArray[np.uint64]
 
@@ -51,33 +61,26 @@ class Samples:
         return cls(*(np.empty(0, dtype) for dtype in SAMPLE_COLUMNS.values()))
 
     @classmethod
-    def joined(cls, parts: list[Samples]) -> Samples:
-        """Return all samples of parts, in order of time; the sort is stable."""
-        gathered = cls.gathered(parts)
-        time_ns = gathered.time_ns
-        if np.any(time_ns[1:] < time_ns[:-1]):
-            gathered = gathered.take(np.argsort(time_ns, kind="stable"))
-        return gathered
-
-    @classmethod
-    def gathered(cls, parts: list[Samples]) -> Samples:
+    def concatenated(cls, parts: Sequence[Samples]) -> Samples:
         """Return all samples of parts, in the order of the parts."""
         if not parts:
             return cls.empty()
         return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in SAMPLE_COLUMNS))
 
+    def in_order_of_time(self) -> Samples:
+        """Return the samples in order of time; the sort is stable."""
+        if np.all(self.time_ns[1:] >= self.time_ns[:-1]):
+            return self
+        return self.take(np.argsort(self.time_ns, kind="stable"))
+
 
 SAMPLE_COLUMNS: Mapping[str, np.dtype[Any]] = {
-    "time_ns": np.dtype("<u8"),
-    "address": np.dtype("<u8"),
-    "process": np.dtype("<u2"),
-    "thread": np.dtype("<u4"),
-    "cpu": np.dtype("<u2"),
-    "kind": np.dtype("u1"),
-    "weight_ns": np.dtype("<u4"),
-    "period": np.dtype("<u4"),
-    "instructions": np.dtype("<u8"),
+    name: np.dtype(column.trace_dtype) for name, column in COLUMNS.items()
 }
+FILE_NAMES: Mapping[str, str] = {
+    name: column.trace_name or name for name, column in COLUMNS.items()
+}
+"""The names of these columns in trace files and exports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class PlacementChange:
     """Runs of pages and their node at one time; columns of shape ``(n,)``.
 
     ``start`` is the address of the first page of a run, ``pages`` their number (4 KiB each),
-    ``node`` -1 for unmapped pages. Pages of no run are where they were before.
+    ``node`` is ``UNMAPPED`` where they have gone. Pages of no run are where they were before.
     """
 
     time_ns: int
@@ -114,6 +117,23 @@ class PlacementChange:
     start: npt.NDArray[np.uint64]
     pages: npt.NDArray[np.uint32]
     node: npt.NDArray[np.int16]
+
+    @classmethod
+    def of_pages(cls, time_ns: int, process: int, page: Pages, node: Nodes) -> PlacementChange:
+        """Return the change of these pages, ascending; adjacent pages of one node are one run."""
+        if not len(page):
+            return cls(time_ns, process, page, np.empty(0, np.uint32), node)
+        breaks = (np.diff(page) != PAGE_BYTES) | (np.diff(node) != 0)
+        first = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+        count = np.diff(np.append(first, len(page))).astype(np.uint32)
+        return cls(time_ns, process, page[first], count, node[first])
+
+    def by_page(self) -> tuple[Pages, Nodes]:
+        """Return the address and the node of each page."""
+        count = self.pages.astype(np.int64)
+        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        page = np.repeat(self.start, count) + within.astype(np.uint64) * np.uint64(PAGE_BYTES)
+        return page, np.repeat(self.node, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +186,8 @@ class Trace:
     """A recorded run.
 
     ``about`` is the metadata: program, machine, sampler, period, tier. ``ending`` is None if the
-    recorder was killed; ``damage`` says from where on a damaged file was not read. An outline
-    (``hmd.trace.streaming``) has one of ``one_of`` samples.
+    recorder was killed; ``damage`` says from where on a damaged file was not read. A thinned trace
+    (``hmd.trace.reader``) has every ``stride``-th sample.
     """
 
     about: Mapping[str, Any]
@@ -179,11 +199,11 @@ class Trace:
     losses: Losses = field(default_factory=Losses)
     ending: Ending | None = None
     damage: str | None = None
-    one_of: int = 1
+    stride: int = 1
 
     @property
-    def outline(self) -> Trace:
-        """The trace itself, as :class:`hmd.trace.streaming.TraceSource` asks."""
+    def thinned(self) -> Trace:
+        """The trace itself: a :class:`hmd.trace.reader.TraceSource` whose samples fit in memory."""
         return self
 
     @property
@@ -215,8 +235,10 @@ class Trace:
         """Runtime of the program; of a recording without an end, up to its last row."""
         if self.ending is not None:
             return self.ending.runtime_ns
-        seen = [self.samples.time_ns, *([] if self.progress is None else [self.progress.time_ns])]
-        last = [int(time_ns.max()) for time_ns in seen if len(time_ns)]
-        last += [snapshot.time_ns for snapshot in self.mappings]
-        last += [change.time_ns for change in self.placement]
-        return max(0, max(last) - self.begin_ns) if last else 0
+        last = [each.time_ns for each in self.mappings]
+        last += [each.time_ns for each in self.placement]
+        if len(self.samples):
+            last.append(int(self.samples.time_ns.max()))
+        if self.progress is not None and len(self.progress.time_ns):
+            last.append(int(self.progress.time_ns.max()))
+        return max(0, max(last, default=0) - self.begin_ns)

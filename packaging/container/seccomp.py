@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Write seccomp.json: the system calls that systemd/hmd.service allows, for container runtimes.
 
     python packaging/container/seccomp.py > packaging/container/seccomp.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The pages hmd(1) and, for each family of commands, hmd-FAMILY(1), from the parsers.
 
 ``man hmd record`` finds hmd-record(1), as git's pages are found.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completions for bash, zsh and fish, by shtab; arguments that are paths complete as paths."""
 
 from __future__ import annotations

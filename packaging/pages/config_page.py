@@ -1,10 +1,10 @@
+# SPDX-License-Identifier: MIT
 """The page hmd.yaml(5): every setting of the configuration, from its schema."""
 
 from __future__ import annotations
 
+from config_reference import SettingRow, Topic, topics
 from roff import Page, bold, italic, text
-
-from hmd.config.config_reference import SettingRow, Topic, topics
 
 SUMMARY = "configuration of the heterogeneous memory daemon"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The page hmd(8): the daemon as a service."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Write hmd's manual pages and shell completions: ``python packaging/pages/generate.py FOLDER``.
 
 FOLDER becomes the ``share`` of an installation. The sources are the parsers of the command line

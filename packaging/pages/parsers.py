@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What pages and completions read from the parsers of the command line."""
 
 from __future__ import annotations
@@ -7,8 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hmd.cli.command_table import GROUPS
-from hmd.cli.main import build_parser
+from hmd.cli.main import GROUPS, build_parser
 
 SECTIONS = {
     "examples": "Examples",
@@ -117,7 +117,7 @@ def top() -> Command:
 
 def groups(families: dict[str, Command]) -> Iterator[tuple[str, list[Command]]]:
     """Yield the families by the headings of ``hmd --help``; an empty heading is left out."""
-    for group in GROUPS:
-        present = [families[entry.name] for entry in group.commands if entry.name in families]
+    for heading, group in GROUPS.items():
+        present = [families[entry.name] for entry in group if entry.name in families]
         if present:
-            yield group.heading, present
+            yield heading, present

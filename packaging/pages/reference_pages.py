@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Write the generated parts of commands.md and configuration.md in docs/reference.
 
 ``python packaging/pages/reference_pages.py [FOLDER]``: text above ``MARK`` in each page is
@@ -13,9 +14,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from config_reference import SettingRow, topics
 from parsers import Command, groups, meaning, top, value
-
-from hmd.config.config_reference import SettingRow, topics
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/reference"
 MARK = "<!-- From here on made by python packaging/pages/reference_pages.py -->\n"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A manual page as text of man(7) macros, built up from its start.
 
 Only macros that both groff and mandoc know. Lines are wrapped, so that the source can be read.

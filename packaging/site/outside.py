@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Add the files that documents link to outside of docs/ to the site.
 
 Links work on a forge and in a plain checkout (``../../config/hmd.yaml``). mkdocs knows only

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # Slurm's Prolog= (slurm.conf, run by slurmd as root): makes the job a target of hmd on this node,
 # by the cgroup of its steps (cgroup/v2 plugin).
 #

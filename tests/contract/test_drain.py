@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The contract of drain and pin moves, alone and with policies, on any machine and heat."""
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.decide import registry
-from hmd.decide.admin_moves import (
+from hmd.base.units import PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
+from hmd.heat.table import HeatTable
+from hmd.linux.topology import Node, NodeMemory, Topology
+from hmd.policy import registry
+from hmd.policy.admin import (
     drain_moves,
     drain_targets,
     machine_after,
     pin_moves,
     without_drained,
 )
-from hmd.decide.plan import MachineView, Plan
-from hmd.heat.geometry import CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.nodes.topology import Node, NodeMemory, Topology
-from hmd.units import PAGE_BYTES
+from hmd.policy.plan import MachineView, Plan
 from tests.contract.test_policies import Scene, contract, fresh, page_nodes, scenes
 
 NOBODY = np.zeros(2, np.bool_)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The contract of every policy, on any machine and heat."""
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmd.decide import registry
-from hmd.decide.plan import FastLimits, MachineView, Plan, Policy
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.nodes.topology import Node, NodeMemory, Topology
-from hmd.machine.process_id import ProcessId
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Node, NodeMemory, Topology
+from hmd.policy import registry
+from hmd.policy.plan import FastLimits, MachineView, Plan, Policy
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 
 HEADROOM = 40
-KEPT: dict[str, object] = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM * PAGE_BYTES}
+KEPT: dict[str, object] = {"headroom": 0.0, "headroom_min": HEADROOM * PAGE_BYTES}
 
 
 def fresh(name: str) -> Policy:
     """A new policy with the headroom of the scenes."""
-    has = {knob.name for knob in registry.about(name).knobs}
-    return registry.make(name, {key: value for key, value in KEPT.items() if key in has})
+    has = set(registry.info(name).settings_type.model_fields)
+    return registry.create(name, {key: value for key, value in KEPT.items() if key in has})
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,13 @@ class Scene:
     def table(self) -> HeatTable:
         """Pages on nodes (of each chunk: process, huge, nodes to choose from), and samples."""
         random = np.random.default_rng(self.seed)
-        table = HeatTable(HeatSettings(window_samples_min=16))
-        table.track([ProcessId(10, 1), ProcessId(11, 1)])
+        table = HeatTable(HeatSettings(min_window_samples=16))
+        table.track_processes([ProcessId(10, 1), ProcessId(11, 1)])
         for number, (process, huge, codes) in enumerate(self.chunks):
             size = (1, 1) if huge else (1, CHUNK_PAGES)
             node = np.broadcast_to(random.choice(np.array(codes, np.int8), size), (1, CHUNK_PAGES))
             start = np.array([number * CHUNK_BYTES], np.uint64)
-            table.place(process, start, node.copy(), np.array([huge]))
+            table.record_nodes(process, start, node.copy(), np.array([huge]))
         for _ in range(self.ticks):
             table.update(self.batch(random))
         return table
@@ -123,7 +124,7 @@ def page_nodes(table: HeatTable) -> dict[tuple[int, int], int]:
     columns, used = table.chunks.columns, table.chunks.used
     return {
         (int(columns.process[c]), int(columns.address[c]) + i * PAGE_BYTES): int(
-            columns.node[columns.detail[c], i]
+            columns.node[columns.page_slot[c], i]
         )
         for c in range(used)
         for i in range(CHUNK_PAGES)
@@ -297,10 +298,12 @@ def fixed_only(scene: Scene) -> HeatTable:
     table = scene.table()
     columns, used = table.chunks.columns, table.chunks.used
     process, address = columns.process[:used].copy(), columns.address[:used].copy()
-    node, huge = columns.node[columns.detail[:used]], columns.huge[:used].copy()
+    node, huge = columns.node[columns.page_slot[:used]], columns.huge[:used].copy()
     for chunk in range(used):
         fixed = np.where(node[chunk] >= 0, ABSENT, node[chunk])[None]
-        table.place(int(process[chunk]), address[chunk : chunk + 1], fixed, huge[chunk : chunk + 1])
+        table.record_nodes(
+            int(process[chunk]), address[chunk : chunk + 1], fixed, huge[chunk : chunk + 1]
+        )
     return table
 
 

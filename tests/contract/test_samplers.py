@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The contract of every sampler, as hmd.sample.sampler.Sampler states it."""
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from hmd.errors import UnavailableError
-from hmd.machine.damon.damon_sysfs import Kdamonds
-from hmd.machine.process_id import ProcessId, alive, identify
+from hmd.base.errors import UnavailableError
+from hmd.linux.damon import Kdamonds
+from hmd.linux.procfs import ProcessId, alive, identify
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.damon_cycle import INTERVALS_PER_CYCLE
-from hmd.sample.damon_sampler import LADDER, open_damon
+from hmd.sample.damon_sampler import INTERVALS_PER_CYCLE, PERIODS, open_damon
 from hmd.sample.emulated_pebs import open_emulated
-from hmd.sample.fault_sampler import open_faults
 from hmd.sample.idle_pages import IdlePageBits
-from hmd.sample.memory_events import EventChoice
+from hmd.sample.page_faults import open_faults
 from hmd.sample.page_scan import PageScanSampler
 from hmd.sample.pmu import open_pmu
-from hmd.sample.sampler import Sampler
+from hmd.sample.sampler import CAPABILITIES, Sampler, SampleSettings
 from hmd.sample.soft_dirty import open_soft_dirty
+from tests.fakes.damon_kernel import DamonKernel
+from tests.fakes.idle_bitmap import IdleBitmap
+from tests.fakes.plugin_memory import EmulatedMemory
 from tests.fakes.software_pmu import FAULTS, MINOR_FAULTS, SoftwarePmu
+from tests.fakes.toucher import Toucher
 
 pytestmark = pytest.mark.root
 
@@ -38,7 +40,7 @@ DTYPES = {
     "kind": np.uint8,
     "cpu": np.uint16,
     "time_ns": np.uint64,
-    "weight_ns": np.uint32,
+    "latency_ns": np.uint32,
     "period": np.uint32,
 }
 
@@ -73,7 +75,7 @@ class Plain:
     sees_others = True
     has_kernel_thread = False
 
-    def __init__(self, sampler: Sampler, toucher: Any) -> None:
+    def __init__(self, sampler: Sampler, toucher: Toucher) -> None:
         self.sampler = sampler
         self._toucher = toucher
 
@@ -92,7 +94,9 @@ class Emulated(Plain):
 
     ROOT = 0x1234
 
-    def __init__(self, toucher: Any, memory: Any, physical: Callable[[int, int], int]) -> None:
+    def __init__(
+        self, toucher: Toucher, memory: EmulatedMemory, physical: Callable[[int, int], int]
+    ) -> None:
         super().__init__(open_emulated(sysfs=memory.sysfs), toucher)
         self._memory, self._physical = memory, physical
 
@@ -112,10 +116,16 @@ class Damon(Plain):
     has_kernel_thread = True
     PATIENCE_S = 10.0
 
-    def __init__(self, toucher: Any, kernel: Any, note: Path) -> None:
+    def __init__(self, toucher: Toucher, kernel: DamonKernel, note: Path) -> None:
         kdamonds = Kdamonds(kernel.sysfs, kernel.write)
         clock = partial(next, (i / 10 for i in itertools.count()))
-        sampler = open_damon(LADDER[0], note=note, clock=clock, kdamonds=kdamonds, regions=40)
+        sampler = open_damon(
+            SampleSettings(period=PERIODS[0]),
+            note=note,
+            clock=clock,
+            kdamonds=kdamonds,
+            max_regions=40,
+        )
         super().__init__(sampler, toucher)
         self._kernel, self._awaited = kernel, False
 
@@ -146,7 +156,9 @@ class Idle(Plain):
 
     sees_others = False
 
-    def __init__(self, toucher: Any, bitmap: Any, physical: Callable[[int, int], int]) -> None:
+    def __init__(
+        self, toucher: Toucher, bitmap: IdleBitmap, physical: Callable[[int, int], int]
+    ) -> None:
         super().__init__(PageScanSampler(IdlePageBits(bitmap)), toucher)
         self._bitmap, self._physical = bitmap, physical
 
@@ -164,7 +176,7 @@ class Idle(Plain):
 class SoftDirty(Plain):
     sees_others = False
 
-    def __init__(self, toucher: Any) -> None:
+    def __init__(self, toucher: Toucher) -> None:
         try:
             sampler = open_soft_dirty()
         except UnavailableError as error:
@@ -179,11 +191,11 @@ def open_software_pmu(pmu: SoftwarePmu) -> Sampler:
     samples of one kind.
     """
     pmu.device(mem_loads=FAULTS, mem_stores=MINOR_FAULTS)
-    return open_pmu(EventChoice(), None, pmu.proc, pmu.sysfs)
+    return open_pmu(SampleSettings(), pmu.proc, pmu.sysfs)
 
 
 @pytest.fixture(params=["pmu", "faults", "emulated", "damon", "idle", "softdirty"])
-def source(request: pytest.FixtureRequest, toucher: Any, tmp_path: Path) -> Iterator[Source]:
+def source(request: pytest.FixtureRequest, toucher: Toucher, tmp_path: Path) -> Iterator[Source]:
     ask = request.getfixturevalue
     source: Source
     match request.param:
@@ -217,7 +229,7 @@ def another() -> Iterator[ProcessId]:
         popen.kill()
 
 
-def test_sampler_batch_has_typed_columns_of_one_length(source: Source, toucher: Any) -> None:
+def test_sampler_batch_has_typed_columns_of_one_length(source: Source, toucher: Toucher) -> None:
     source.track([toucher.process])
     source.access(16)
     first = source.read()
@@ -231,9 +243,9 @@ def test_sampler_batch_has_typed_columns_of_one_length(source: Source, toucher: 
         assert (batch.period > 0).all()
 
 
-def test_sampler_at_shortest_period_reports_every_access(source: Source, toucher: Any) -> None:
+def test_sampler_at_shortest_period_reports_every_access(source: Source, toucher: Toucher) -> None:
     source.track([toucher.process])
-    source.sampler.set_period(source.sampler.ladder[0])
+    source.sampler.set_period(source.sampler.periods[0])
     pages = source.access(64)
     batch = source.read()
     rows = of_pages(batch, pages)
@@ -242,7 +254,7 @@ def test_sampler_at_shortest_period_reports_every_access(source: Source, toucher
 
 
 def test_sampler_rows_index_processes_tracked_last(
-    source: Source, toucher: Any, another: ProcessId
+    source: Source, toucher: Toucher, another: ProcessId
 ) -> None:
     source.track([toucher.process])
     source.access(8)
@@ -264,7 +276,7 @@ def test_sampler_drops_rows_of_untracked_processes(source: Source, another: Proc
         assert source.sampler.stats.dropped == 0
 
 
-def test_sampler_read_without_accesses_is_empty(source: Source, toucher: Any) -> None:
+def test_sampler_read_without_accesses_is_empty(source: Source, toucher: Toucher) -> None:
     source.track([toucher.process])
     pages = source.access(16)
     assert len(of_pages(source.read(), pages)) >= 16
@@ -274,7 +286,7 @@ def test_sampler_read_without_accesses_is_empty(source: Source, toucher: Any) ->
     assert len(source.read()) == 0
 
 
-def test_sampler_of_ended_process_reads_nothing(source: Source, toucher: Any) -> None:
+def test_sampler_of_ended_process_reads_nothing(source: Source, toucher: Toucher) -> None:
     source.track([toucher.process])
     source.access(16)
     toucher.end()
@@ -284,7 +296,7 @@ def test_sampler_of_ended_process_reads_nothing(source: Source, toucher: Any) ->
     assert len(source.read()) == 0
 
 
-def test_sampler_batch_is_unchanged_by_next_read(source: Source, toucher: Any) -> None:
+def test_sampler_batch_is_unchanged_by_next_read(source: Source, toucher: Toucher) -> None:
     source.track([toucher.process])
     source.access(32)
     first = source.read()
@@ -295,7 +307,7 @@ def test_sampler_batch_is_unchanged_by_next_read(source: Source, toucher: Any) -
         assert (getattr(first, name) == column).all()
 
 
-def test_sampler_counters_grow_with_rows(source: Source, toucher: Any) -> None:
+def test_sampler_counters_grow_with_rows(source: Source, toucher: Toucher) -> None:
     sampler = source.sampler
     source.track([toucher.process])
     rows = 0
@@ -314,14 +326,14 @@ def test_sampler_counters_grow_with_rows(source: Source, toucher: Any) -> None:
 
 def test_sampler_period_is_what_set_period_returned(source: Source) -> None:
     sampler = source.sampler
-    assert list(sampler.ladder) == sorted(set(sampler.ladder))
-    for asked in (*sampler.ladder[::5], 1, 10**9):
+    assert list(sampler.periods) == sorted(set(sampler.periods))
+    for asked in (*sampler.periods[::5], 1, 10**9):
         given = sampler.set_period(asked)
         assert given == sampler.period
-        assert sampler.ladder[0] <= given <= sampler.ladder[-1]
+        assert sampler.periods[0] <= given <= sampler.periods[-1]
 
 
-def test_sampler_closed_twice_reads_nothing(source: Source, toucher: Any) -> None:
+def test_sampler_closed_twice_reads_nothing(source: Source, toucher: Toucher) -> None:
     source.track([toucher.process])
     source.sampler.close()
     source.sampler.close()
@@ -340,7 +352,7 @@ def test_sampler_has_name_and_one_line_detail(source: Source) -> None:
 
 
 def test_sampler_outside_cpu_time_is_that_of_its_kernel_thread(
-    source: Source, toucher: Any
+    source: Source, toucher: Toucher
 ) -> None:
     assert source.sampler.outside_cpu_s == 0
     source.track([toucher.process])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Admin requests without a daemon: what commands act on, a loop that answers, and fixtures.
 
 The conftest.py of a folder imports the fixtures.
@@ -14,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from hmd.control.admin_commands import AdminCommands
-from hmd.control.admin_state import AdminState
-from hmd.control.request import ControlRequest, Peer
+from hmd.base.errors import UsageError
+from hmd.control.commands import AdminCommands
+from hmd.control.requests import ControlRequest, Peer
 from hmd.control.status_socket import StatusSocket
-from hmd.errors import UsageError
-from hmd.machine.nodes.topology import Node, Topology
-from hmd.machine.process_id import ProcessId
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Node, Topology
+from hmd.policy.admin import AdminState
 from tests.fakes.toucher import Toucher
 
 ROOT_PEER = Peer(os.getpid(), 0, 0)
@@ -40,7 +41,7 @@ class TwoNodes:
         self.target_names = ("db", "web")
         self.policies: list[str | None] = []
 
-    def use_policy(self, name: str | None) -> None:
+    def set_policy(self, name: str | None) -> None:
         if name == "broken":
             raise UsageError("no such policy")
         if name == "bug":

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """DAMON's sysfs tree where no kernel keeps one."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hmd.machine.process_id import read_stat
+from hmd.linux.procfs import read_stat
 
 
 class DamonKernel:

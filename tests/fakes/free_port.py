@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A port for a server of a test."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory of this process in huge pages, where the kernel gives some."""
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.machine.pages.mappings import read_mapping_details
+from hmd.linux.mappings import read_mapping_details
 
 
 def map_huge_block() -> npt.NDArray[np.uint8]:

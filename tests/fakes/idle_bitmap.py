@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The bitmap of idle page tracking where the kernel has none."""
 
 from __future__ import annotations

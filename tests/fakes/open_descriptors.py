@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The descriptors that this process has open, for tests that none is leaked."""
 
 from __future__ import annotations

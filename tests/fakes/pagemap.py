@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Physical addresses of pages, as /proc/PID/pagemap shows them."""
 
 from __future__ import annotations

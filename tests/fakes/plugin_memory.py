@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The emulated PMU's memory as the plugin lays it out, written by a test."""
 
 from __future__ import annotations

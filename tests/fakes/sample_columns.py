@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Columns of samples as the emulated machine's rings give them: a page-table root and addresses."""
 
 from __future__ import annotations

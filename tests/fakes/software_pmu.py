@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A PMU for machines that have none: software events of the kernel, found through a sysfs tree.
 
 The event numbers are those of perf_event_open(2), PERF_TYPE_SOFTWARE. Page faults sample the
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hmd.machine.procfs import parse_ids
+from hmd.linux.procfs import parse_ids
 
 ONLINE = Path("/sys/devices/system/cpu/online").read_text().strip()
 CPUS = len(parse_ids(ONLINE))

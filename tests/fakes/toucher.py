@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A real process that touches memory when a test says so."""
 
 from __future__ import annotations
@@ -5,7 +6,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 
-from hmd.machine.process_id import ProcessId
+from hmd.linux.procfs import ProcessId
 
 PROGRAM = """
 import mmap, sys, threading, ctypes, os

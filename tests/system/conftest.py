@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tests of the host's kernel and of installed tools run as root, and are skipped otherwise."""
 
 from pathlib import Path

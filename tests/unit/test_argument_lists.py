@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Limits on the length of argument lists in hmd/."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Unexpected skips: reported, and with --strict-skips a failure of the run."""
 
 from __future__ import annotations

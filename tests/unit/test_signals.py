@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """SIGINT in child processes of tests that a shell started as a background job."""
 
 from __future__ import annotations

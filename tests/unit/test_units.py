@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sizes of pages and cache lines are defined once, in a module that imports nothing."""
 
 from __future__ import annotations
@@ -5,7 +6,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from hmd import units
+from hmd.base import units
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files of tests that go to one worker together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One boot of the emulated machine, shared by most tests, and one under systemd.
 
 Two nodes of 640 MiB, two CPUs on node 0, none on node 1; room for recorded misses, of which only
@@ -18,10 +19,9 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.preset import load
-from hmd.emulate.preset_overrides import with_nodes
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.emulate.virtual_machine.kernel_cache import guest_environment, warm_kernels
+from hmd.emulate.preset import load, with_nodes
+from hmd.emulate.vm.boot import Machine
+from hmd.emulate.vm.images import guest_environment, warm_kernels
 
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")

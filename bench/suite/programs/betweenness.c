@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Betweenness centrality from a few sources (Brandes 2001, as in the GAP benchmarks), on a graph
  * grown by preferential attachment: few vertices have most edges, so few pages most accesses.

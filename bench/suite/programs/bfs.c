@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Breadth-first search on an R-MAT graph (Chakrabarti, Zhan, Faloutsos 2004), as in Graph500.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Conjugate gradients on the 7-point matrix of an unstructured mesh in CSR form: miniFE's solver.
  *

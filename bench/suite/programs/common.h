@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the suite's own programs share: memory, random numbers, and how they end. */
 #ifndef HMD_SUITE_COMMON_H
 #define HMD_SUITE_COMMON_H

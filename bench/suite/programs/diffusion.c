@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Diffusion of heat in a cube by Jacobi's iteration over seven points, in threads that share the
  * planes: every point is read in long streams and written once per step, and a plane at the edge

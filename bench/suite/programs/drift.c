@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * A linked structure of which a window is in use, and the window drifts: sessions, caches of recent
  * items, a simulation's moving front.

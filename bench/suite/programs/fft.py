@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fourier transforms to and fro: ``fft.py LOG2_LENGTH ROUNDS``. The vector must come back."""
 
 import sys

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * HPC Challenge's RandomAccess: a table of 64-bit words, updated by XOR at random places.
  *

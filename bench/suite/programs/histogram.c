@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Counting in threads: each draws keys, counts most of them in a table of its own and the others in
  * one table that all threads share. Tables are merged at the end of each of the rounds.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Explicit hydrodynamics on an unstructured mesh of hexahedra, with LULESH's way of using memory:
  * elements gather from their eight nodes and scatter to them through an index; nodes and elements

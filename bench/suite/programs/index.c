@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * A B+ tree under lookups whose keys shift: most ask for keys of one range, and the range changes,
  * as recent keys of a time series or the customers of one region do.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * memcpy from one array to another, again and again: backups, message buffers, snapshots.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PageRank of an edge list with igraph: ``pagerank.py EDGES``. Ranks must add up to 1."""
 
 import sys

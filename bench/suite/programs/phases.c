@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Phases, each with a working set of its own, that come round again: a solver's steps, or the
  * stages of a pipeline.

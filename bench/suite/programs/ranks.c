@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * PageRank by pulling, in threads that share the vertices: each sums the ranks of the vertices that
  * link to its own, at random places of one array, and streams over the links.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * STREAM's four kernels (McCalpin) over three arrays of doubles, a fixed number of times.
  *

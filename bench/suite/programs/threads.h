@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Threads of the suite's parallel programs: one per CPU of the process, which wait for each other in
  * the kernel. A replay can shift waits in the kernel, not those that poll (GOMP_SPINCOUNT=0 is

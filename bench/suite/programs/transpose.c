@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * HPC Challenge's PTRANS on one processor: A becomes its transpose plus B, again and again.
  *

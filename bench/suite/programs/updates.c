@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Updates of random words of a table, most of them in a hot set that moves (the microbenchmark of
  * HeMem, SOSP '21, and of others after it, with a hot set that does not stay).

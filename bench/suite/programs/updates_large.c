@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The updates of updates.c on memory that the kernel may back with huge pages: other programs of the
  * suite forbid it (array_of in common.h), and MADV_NORMAL changes nothing.

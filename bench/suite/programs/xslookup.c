@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * XSBench's kernel: macroscopic cross-sections of materials by lookups in sorted energy grids.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The step that Myelin streams: 20 bytes per parameter, computed from sizes instead of recorded.
 
 Mixed precision with Adam (AxoNN: Singh and Bhatele, IPDPS 2022): weights and gradients in two bytes
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmd.tensors.tensor_trace import READ, WRITE, TensorKind, TensorTrace
+from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace
 
 
 @dataclass(frozen=True, slots=True)

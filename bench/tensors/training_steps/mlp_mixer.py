@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Trains an MLP-Mixer (arXiv:2105.01601) of eight layers on random images with AdamW.
 
 hmd tensors record bench/tensors/training_steps/mlp_mixer.py [BATCH]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Trains a language model of two LSTM layers on random tokens with momentum, unrolled over time.
 
 hmd tensors record bench/tensors/training_steps/recurrent_network.py [BATCH]

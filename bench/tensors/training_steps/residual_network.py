@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Trains a ResNet-50 (arXiv:1512.03385) on random images with momentum.
 
 hmd tensors record bench/tensors/training_steps/residual_network.py [BATCH]

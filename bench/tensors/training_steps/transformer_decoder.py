@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Trains a decoder of six transformer layers (arXiv:1706.03762) on random tokens with Adam.
 
 hmd tensors record bench/tensors/training_steps/transformer_decoder.py [BATCH]

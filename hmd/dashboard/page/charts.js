@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The frame of a chart with its axes, cursor and legend, and lines of points.
 import { el, svg } from "./elements.js";
 

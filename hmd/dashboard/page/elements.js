@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Elements and tables. Nothing is ever parsed as HTML: text goes into text nodes, numbers into
 // attributes of shapes.
 

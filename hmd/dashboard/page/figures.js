@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The charts: fast share and moves over time, memory by heat, and predicted runtime.
 import { MARGIN, byteTicks, chart, key, niceTicks, path, timeTicks, when } from "./charts.js";
 import { $, detailsTable, el, nothing, svg } from "./elements.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The maps of a process: heat and tier by address and time.
 import { timeTicks } from "./charts.js";
 import { $, detailsTable, el } from "./elements.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Recent moves with their reasons, and the pages that could not be moved.
 import { $, detailsTable, el, fillTable } from "./elements.js";
 import { PAGE_BYTES, bytes, clock, count, short } from "./units.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The page requests state.json once per second and draws it. Nothing that comes from the
 // daemon is ever parsed as HTML (elements.js).
 import { $ } from "./elements.js";

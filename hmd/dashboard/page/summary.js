@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Facts about the daemon, notices and key figures.
 import { $, el } from "./elements.js";
 import { PAGE_BYTES, age, bytes, clock, count, rate, share } from "./units.js";

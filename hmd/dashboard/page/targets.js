@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tiers, and the targets and processes whose memory is in them.
 import { key } from "./charts.js";
 import { $, detailsTable, el, fillTable, svg } from "./elements.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Figures as text, in the units of hmd's tables.
 
 export const PAGE_BYTES = 4096;

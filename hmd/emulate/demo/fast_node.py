@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A fast node with a limited amount of memory for programs.
 
 The rest is reserved as 2 MiB hugetlb pages (hugetlbpage.rst, the per-node nr_hugepages), and a
@@ -15,14 +16,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hmd.emulate.assets import WORKLOADS, cache_folder
-from hmd.emulate.c_compiler import compile_static
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.emulate.virtual_machine.guest_agent import GuestError, Job
-from hmd.errors import HmdError
-from hmd.machine.nodes.page_cache import reclaimable_bytes
-from hmd.machine.nodes.zone_reserves import Watermark, reserve_bytes
-from hmd.units import HUGE_PAGE_BYTES, PAGE_BYTES
+from hmd.base.errors import HmdError
+from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
+from hmd.emulate.assets import WORKLOADS, cache_folder, compile_static
+from hmd.emulate.vm.boot import Machine
+from hmd.emulate.vm.guest import GuestError, Job
+from hmd.linux.node_memory import Watermark, reclaimable_bytes, reserve_bytes
 
 # khugepaged raises min_free_kbytes to keep 2 MiB blocks free (set_recommended_min_free_kbytes), to
 # 40 MiB of the fast node, which is more than the hot set.
@@ -86,7 +85,7 @@ class FastNode:
         )
 
     def page_cache_bytes(self) -> int:
-        """Return the node's page cache that can be reclaimed (hmd.machine.nodes.page_cache)."""
+        """Return the node's page cache that can be reclaimed (hmd.linux.node_memory)."""
         return reclaimable_bytes(self._read(self._meminfo_path).encode())
 
     def fill_with_cache(self) -> None:

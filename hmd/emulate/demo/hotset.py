@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The program with a moving hot set (workloads/hotset.c): its command, and its output."""
 
 from __future__ import annotations
@@ -7,13 +8,11 @@ import json
 import threading
 from dataclasses import dataclass, field, replace
 
-from hmd.emulate.assets import WORKLOADS
-from hmd.emulate.c_compiler import compile_static
-from hmd.emulate.demo.meter import Meter, Reading
-from hmd.emulate.demo.variants import PROGRAM_CPU, Variant, bound_to
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.errors import HmdError
-from hmd.units import MIB
+from hmd.base.errors import HmdError
+from hmd.base.units import MIB
+from hmd.emulate.assets import WORKLOADS, compile_static
+from hmd.emulate.demo.measure import PROGRAM_CPU, Meter, Reading, Variant, bound_to
+from hmd.emulate.vm.boot import Machine
 
 SOURCE = WORKLOADS / "hotset.c"
 INCLUDES = tuple(f"-I{SOURCE.parents[1] / folder}" for folder in ("plugin", "timing"))

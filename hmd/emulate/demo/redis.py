@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """redis-server under redis-benchmark, which reads the newest quarter of the keys.
 
 Keys are stored from the last to the first, so that the keys that redis-benchmark reads (its random
@@ -18,11 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from hmd.base.errors import HmdError
 from hmd.emulate.assets import cache_folder, find_program
-from hmd.emulate.demo.meter import Meter
-from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU, Variant, bound_to
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.errors import HmdError
+from hmd.emulate.demo.measure import PROGRAM_CPU, SERVICE_CPU, Meter, Variant, bound_to
+from hmd.emulate.vm.boot import Machine
 
 SOCKET = "/tmp/redis.sock"
 # A value repeats its key, so that no two values are equal and every corrupt word shows.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The boot of the guest: modules, the port to the launcher, file systems. */
 #define _GNU_SOURCE
 #include "boot.h"

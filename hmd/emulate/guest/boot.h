@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The boot of the guest: modules, the port to the launcher, file systems. */
 #ifndef HMD_GUEST_BOOT_H
 #define HMD_GUEST_BOOT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Frames between the guest's first process and the launcher. */
 #define _GNU_SOURCE
 #include "frames.h"

@@ -1,6 +1,7 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Frames between the guest's first process and the launcher: {u32 type, u32 job, u32 length} and a
- * payload, little endian, on one virtio-serial port (hmd/emulate/virtual_machine/guest_agent.py is the other end).
+ * payload, little endian, on one virtio-serial port (hmd/emulate/vm/guest.py is the other end).
  */
 #ifndef HMD_GUEST_FRAMES_H
 #define HMD_GUEST_FRAMES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The emulated machine's first process: mounts, then runs commands for the launcher.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The commands that the guest's first process runs for the launcher. */
 #define _GNU_SOURCE
 #include "jobs.h"

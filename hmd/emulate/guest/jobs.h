@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The commands that the guest's first process runs for the launcher. */
 #ifndef HMD_GUEST_JOBS_H
 #define HMD_GUEST_JOBS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,19 +46,24 @@ int arguments_parse(struct arguments *arguments, int argc, char **argv)
 			arguments->recording = value;
 		else if ((value = value_of(argv[i], "step"))) {
 			if (parse_number(value, ARGUMENTS_MAX_STEP_NS, &arguments->step_ns))
-				return arguments_refuse(argv[i], "must be a number from 0 to 1000000");
+				return arguments_refuse(argv[i],
+							"must be a number from 0 to 1000000");
 		} else if (!(value = value_of(argv[i], "dilation")))
-			return arguments_refuse(argv[i], "not an argument; these are shared, params, "
-							 "recording, step, dilation");
+			return arguments_refuse(argv[i],
+						"not an argument; these are shared, params, "
+						"recording, step, dilation");
 		else if (parse_number(value, PACING_MAX_DILATION, &arguments->dilation))
 			return arguments_refuse(argv[i], "must be a number from 0 to 10000");
 	}
 	if (!arguments->shared)
-		return arguments_refuse("shared", "missing: shared=FILE names the memory shared with the guest");
+		return arguments_refuse(
+			"shared", "missing: shared=FILE names the memory shared with the guest");
 	if (!arguments->params)
-		return arguments_refuse("params", "missing: params=FILE names the timing parameters");
+		return arguments_refuse("params",
+					"missing: params=FILE names the timing parameters");
 	if (arguments->dilation < 0)
-		return arguments_refuse("dilation", "missing: dilation=20 makes host time 20 times modelled time");
+		return arguments_refuse(
+			"dilation", "missing: dilation=20 makes host time 20 times modelled time");
 	return 0;
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The plugin's arguments, as QEMU passes them: -plugin FILE.so,shared=PATH,params=PATH,dilation=20
  *

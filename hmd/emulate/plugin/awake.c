@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "awake.h"
 
 void awake_enter(struct awake *awake, const struct shared_header *header, unsigned vcpu,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The modelled time during which at least one of some vCPUs is awake: the runtime of a program of
  * several threads, of which each waits for others in halts.
@@ -15,8 +16,8 @@
 
 struct awake {
 	pthread_mutex_t lock;
-	uint32_t vcpus;               /* watched and awake, one bit each */
-	uint64_t from_ps, until_ps;   /* of the current interval: its start, and the latest halt */
+	uint32_t vcpus;             /* watched and awake, one bit each */
+	uint64_t from_ps, until_ps; /* of the current interval: its start, and the latest halt */
 };
 
 /* A vCPU wakes at this time of its clock. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "frees.h"
 
 #define PAGE 4096u

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "frees.h"
 #include "machine.h"
 
@@ -29,8 +30,8 @@ static void on_system_call(unsigned index, void *remaining)
 		.fourth = value_of(vcpu, R10),
 	};
 	if (freed_by(&call, &range))
-		recording_free(&machine.recording, index, instructions_of(vcpu) - (uintptr_t)remaining,
-			       &range);
+		recording_free(&machine.recording, index,
+			       instructions_of(vcpu) - (uintptr_t)remaining, &range);
 }
 
 void frees_instrument(struct qemu_plugin_insn *insn, size_t remaining)

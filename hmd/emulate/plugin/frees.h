@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * System calls by which a program gives memory back, recorded next to its misses (RECORDING_FREE):
  * munmap(2), brk(2), madvise(2) with MADV_DONTNEED or MADV_REMOVE, mremap(2) to a smaller size,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "machine.h"
 
 #define unlikely(x) __builtin_expect(!!(x), 0)
@@ -183,22 +184,26 @@ static inline void on_access(unsigned index, qemu_plugin_meminfo_t info, uint64_
 		vcpu_look(vcpu, index, clock_ps);
 }
 
-static CALLBACK void on_user_load(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *site)
+static CALLBACK void on_user_load(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr,
+				  void *site)
 {
 	on_access(index, info, vaddr, site, 0);
 }
 
-static CALLBACK void on_user_store(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *site)
+static CALLBACK void on_user_store(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr,
+				   void *site)
 {
 	on_access(index, info, vaddr, site, TIMING_STORE);
 }
 
-static CALLBACK void on_kernel_load(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *site)
+static CALLBACK void on_kernel_load(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr,
+				    void *site)
 {
 	on_access(index, info, vaddr, site, TIMING_KERNEL_MODE);
 }
 
-static CALLBACK void on_kernel_store(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *site)
+static CALLBACK void on_kernel_store(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr,
+				     void *site)
 {
 	on_access(index, info, vaddr, site, TIMING_KERNEL_MODE | TIMING_STORE);
 }
@@ -231,14 +236,14 @@ void instrument_block(struct qemu_plugin_tb *tb)
 {
 	size_t count = qemu_plugin_tb_n_insns(tb);
 
-	qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
-		tb, QEMU_PLUGIN_INLINE_ADD_U64, SCORE_WORD(executed), count);
+	qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64,
+							  SCORE_WORD(executed), count);
 	qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, on_tick, QEMU_PLUGIN_CB_NO_REGS,
 						  QEMU_PLUGIN_COND_GE, SCORE_WORD(executed),
 						  machine.tick, (void *)count);
 	if (is_kernel(qemu_plugin_tb_vaddr(tb))) {
-		qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
-			tb, QEMU_PLUGIN_INLINE_STORE_U64, SCORE_WORD(kernel), 1);
+		qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_STORE_U64,
+								  SCORE_WORD(kernel), 1);
 		timer_instrument(tb, count);
 	}
 	for (size_t i = 0; i < count; i++)

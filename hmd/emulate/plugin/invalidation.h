@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Instructions by which the guest's kernel invalidates translations: writes of CR3 and CR4, and
  * INVLPG. They flush the modelled TLBs of the vCPU that executes them, which is what makes a TLB

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The plugin's state: the vCPUs, and what the plugin's files share.
  *
@@ -17,34 +18,34 @@
 #include "pebs.h"
 #include "qemu_plugin_api.h"
 #include "recording.h"
-#include "shootdown.h"
 #include "shared.h"
+#include "shootdown.h"
 #include "timer_interrupt.h"
 #include "timing.h"
 #include "translation.h"
 
 /* Counters that translated code updates inline; two cache lines of the host per vCPU. */
 struct score {
-	uint64_t executed;            /* instructions, added as their block begins; see vcpu_tick */
-	uint64_t kernel;              /* 1: kernel code has run since this was cleared */
+	uint64_t executed; /* instructions, added as their block begins; see vcpu_tick */
+	uint64_t kernel;   /* 1: kernel code has run since this was cleared */
 	uint64_t pad[14];
 };
 
 struct vcpu {
 	struct score *score;
 	/* Both on the scale of score->executed, modulo 2^64. */
-	uint64_t skipped;             /* executed while the model did not run */
-	uint64_t stopped_at;          /* when it stopped last */
+	uint64_t skipped;    /* executed while the model did not run */
+	uint64_t stopped_at; /* when it stopped last */
 	bool running;
-	bool in_timer;                /* in a timer interrupt, which is not charged; not running */
+	bool in_timer; /* in a timer interrupt, which is not charged; not running */
 	uint64_t published_ns;
 	struct pacing pacing;
 	/* Counted for sampling since the last sample of each; load misses by two counters. */
 	uint64_t loads, pair_loads, prefetched_loads, stores;
-	uint64_t store_limit;         /* stores at which one is sampled; UINT64_MAX: none */
+	uint64_t store_limit; /* stores at which one is sampled; UINT64_MAX: none */
 	struct pebs_ring ring;
 	struct shared_vcpu *shared;
-	GByteArray *bytes;            /* for what QEMU returns: registers, memory */
+	GByteArray *bytes; /* for what QEMU returns: registers, memory */
 	struct page_walk walk;
 	struct shootdown shootdown;
 	struct translations user_pages, kernel_pages;
@@ -53,14 +54,14 @@ struct vcpu {
 struct machine {
 	struct timing *timing;
 	struct shared_header *header;
-	struct recording recording;   /* of misses; used only where a file was given */
+	struct recording recording; /* of misses; used only where a file was given */
 	struct qemu_plugin_scoreboard *scores;
 	struct qemu_plugin_register *cr3, *general[INVALIDATION_REGISTERS];
-	bool kernel;                  /* accesses of the kernel are charged */
+	bool kernel; /* accesses of the kernel are charged */
 	/* By which no vCPU may run ahead of another that shares its cache; 0: any. */
 	uint64_t step_ps;
 	struct awake awake;
-	uint64_t tick;                /* instructions between two calls of vcpu_tick */
+	uint64_t tick; /* instructions between two calls of vcpu_tick */
 	bool arming, armed;
 	unsigned vcpus;
 	struct vcpu vcpu[TIMING_MAX_VCPUS];

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "pacing.h"
 
 /* Without pacing, a look every so often still keeps the published clocks fresh. */

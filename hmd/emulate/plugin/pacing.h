@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Pacing: each vCPU waits until the host's clock has advanced by `dilation` times as much as the
  * vCPU's modelled clock.
@@ -22,12 +23,12 @@
 #define PACING_MAX_WAIT_NS 1000000
 
 struct pacing {
-	double dilation;      /* 0: no pacing, only the clock is kept */
-	uint64_t batch_ps;    /* modelled time between two reads of the clock */
-	uint64_t next_ps;     /* modelled time of the next read */
-	uint64_t at_ps;       /* modelled time that due_ns belongs to */
-	double due_ns;        /* host time that at_ps may be reached at */
-	uint64_t now_ns;      /* host time of the last read */
+	double dilation;   /* 0: no pacing, only the clock is kept */
+	uint64_t batch_ps; /* modelled time between two reads of the clock */
+	uint64_t next_ps;  /* modelled time of the next read */
+	uint64_t at_ps;    /* modelled time that due_ns belongs to */
+	double due_ns;     /* host time that at_ps may be reached at */
+	uint64_t now_ns;   /* host time of the last read */
 	uint64_t paced_ns, behind_ns;
 };
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Walks of the guest's page tables: where the leaf entry of a user address lies, and its page size.
  *
@@ -16,7 +17,8 @@
 
 struct page_walk {
 	uint64_t region[PAGE_WALK_REGIONS]; /* address >> 21, or UINT64_MAX */
-	uint64_t table[PAGE_WALK_REGIONS];  /* the page table's address; PAGE_WALK_HUGE: the entry's */
+	uint64_t table
+		[PAGE_WALK_REGIONS]; /* the page table's address; PAGE_WALK_HUGE: the entry's */
 };
 
 void page_walk_forget(struct page_walk *walk);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <linux/perf_event.h>
 #include <stddef.h>
 #include <string.h>
@@ -5,9 +6,11 @@
 #include "pebs.h"
 
 _Static_assert(offsetof(struct perf_ring_page, data_head) ==
-	       offsetof(struct perf_event_mmap_page, data_head), "perf's layout");
+		       offsetof(struct perf_event_mmap_page, data_head),
+	       "perf's layout");
 _Static_assert(offsetof(struct perf_ring_page, data_size) ==
-	       offsetof(struct perf_event_mmap_page, data_size), "perf's layout");
+		       offsetof(struct perf_event_mmap_page, data_size),
+	       "perf's layout");
 
 #define RING_PAGE_BYTES 4096
 
@@ -103,7 +106,7 @@ bool pebs_write(struct pebs_ring *ring, const struct pebs_sample *sample)
 		.cpu = sample->cpu,
 		.period = sample->period,
 		.instructions = sample->instructions,
-		.weight = sample->weight_ns,
+		.weight = sample->latency_ns,
 		.data_src = data_source(sample),
 		.phys_addr = sample->physical,
 	};

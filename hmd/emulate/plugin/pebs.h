@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Emulated PEBS: one vCPU's load and store counters, and its ring of perf records.
  *
@@ -31,7 +32,7 @@ enum pebs_event { PEBS_LOAD, PEBS_STORE };
 enum pebs_source { PEBS_MEMORY, PEBS_FILL_BUFFER, PEBS_L1_HIT, PEBS_L1_MISS };
 
 struct pebs_sample {
-	uint64_t ip, time_ns, address, period, instructions, weight_ns, physical;
+	uint64_t ip, time_ns, address, period, instructions, latency_ns, physical;
 	uint32_t address_space, cpu;
 	enum pebs_event event;
 	enum pebs_source source; /* fill buffer: a prefetch that the load had to wait for */
@@ -41,7 +42,7 @@ struct pebs_sample {
 struct pebs_ring {
 	struct perf_ring_page *page;
 	uint64_t head, data_bytes;
-	uint64_t lost;        /* since the last record that fitted */
+	uint64_t lost; /* since the last record that fitted */
 };
 
 /* Make a page an empty ring of data_bytes (a power of two) that follow it, and its writer. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The plugin's entry points: installation, translation, halt and wake-up of vCPUs.
  *
@@ -123,7 +124,8 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 	if (!machine.timing)
 		return arguments_refuse(arguments.params, why);
 	if (params.vcpus != (uint32_t)info->system.max_vcpus)
-		return arguments_refuse(arguments.params, "vcpus is not the machine's maximum of vCPUs");
+		return arguments_refuse(arguments.params,
+					"vcpus is not the machine's maximum of vCPUs");
 	if (shared_open(&shared, arguments.shared, &params, arguments.dilation, &why))
 		return arguments_refuse(arguments.shared, why);
 

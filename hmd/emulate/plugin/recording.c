@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -13,7 +14,8 @@ int recording_open(struct recording *recording, const char *path, struct shared_
 	void *memory = MAP_FAILED;
 
 	if (fd >= 0 && !fstat(fd, &status) && status.st_size > 0)
-		memory = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		memory = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+			      0);
 	if (fd >= 0)
 		close(fd);
 	if (memory == MAP_FAILED) {
@@ -58,7 +60,8 @@ static void mark_others(struct recording *recording, uint32_t wanted, unsigned w
 			continue;
 		append(recording, vcpu,
 		       &(struct timing_miss){
-			       .instructions = __atomic_load_n(&counters->instructions, __ATOMIC_RELAXED),
+			       .instructions =
+				       __atomic_load_n(&counters->instructions, __ATOMIC_RELAXED),
 			       .vaddr = __atomic_load_n(&counters->clock_ps, __ATOMIC_RELAXED),
 			       .depends = woken,
 			       .flags = TIMING_MARK,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Recording of vCPUs' misses (struct timing_miss) into a file of the launcher.
  *
@@ -7,7 +8,7 @@
  * what they had executed by then; its `depends` is the one woken. Their order in the file is that
  * of the host's time. What the programs of these vCPUs give back is recorded too (frees.h). When
  * the file is full, `recorded` still counts, so that a reader sees that some are missing.
- * hmd/emulate/recordings/miss_stream.py reads it.
+ * hmd/emulate/recordings/misses.py reads it.
  */
 #ifndef HMD_PLUGIN_RECORDING_H
 #define HMD_PLUGIN_RECORDING_H
@@ -25,7 +26,7 @@
 struct recorded_miss {
 	uint64_t instructions;
 	uint64_t vaddr;
-	uint32_t line;        /* physical address / 64 */
+	uint32_t line; /* physical address / 64 */
 	uint32_t paid_hits;
 	uint32_t near_hits;
 	uint16_t depends;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "machine.h"
 
 static void sample(struct vcpu *vcpu, unsigned index, const struct pebs_sample *partial)
@@ -41,7 +42,7 @@ static struct pebs_sample sample_of(const struct timing_outcome *outcome,
 		.ip = access.ip,
 		.address = access.vaddr,
 		.physical = access.paddr,
-		.weight_ns = outcome->latency_ps / 1000,
+		.latency_ns = outcome->latency_ps / 1000,
 	};
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -62,9 +63,9 @@ int shared_open(struct shared *shared, const char *path, const struct timing_par
 		return -1;
 	}
 	shared->size = (uint64_t)status.st_size;
-	void *memory = shared->size < SHARED_PAGE
-			       ? MAP_FAILED
-			       : mmap(NULL, shared->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *memory = shared->size < SHARED_PAGE ? MAP_FAILED
+						  : mmap(NULL, shared->size, PROT_READ | PROT_WRITE,
+							 MAP_SHARED, fd, 0);
 	close(fd);
 	if (memory == MAP_FAILED) {
 		*why = "cannot map the shared memory file: give it its size first";

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Memory that the plugin shares with the guest and with the launcher.
  *
@@ -9,7 +10,7 @@
  *     ring_offset       perf rings, one a vCPU, ring_stride apart: a perf_event_mmap_page of 4096
  *                       bytes, then ring_data_bytes of records (perf_event_open(2))
  *
- * hmd/machine/plugin_memory.py reads this; the offsets below are fixed by assertions.
+ * hmd/linux/emulator_memory.py reads this; the offsets below are fixed by assertions.
  *
  * Any program of the guest reads the modelled clock by one aligned 64-bit load of header.clock_ps,
  * which is at most 2 us of host time behind the running vCPUs.
@@ -27,7 +28,7 @@
 #define SHARED_PAGE 4096
 
 struct shared_header {
-	uint64_t magic;          /* written last */
+	uint64_t magic; /* written last */
 	uint32_t version;
 	uint32_t vcpus;
 	uint32_t nodes;
@@ -38,27 +39,27 @@ struct shared_header {
 	uint64_t ring_data_bytes; /* a power of two */
 
 	/* Control, written by the guest or the launcher at any time */
-	uint64_t load_period;    /* sampling period of load misses; 0: no samples */
-	uint64_t store_period;   /* of all stores */
-	uint32_t ldlat_ns;       /* loads of a lower latency are not counted for sampling */
-	uint32_t enabled;        /* 1: sampling is on */
-	uint32_t running;        /* 1: the timing model is on; off while a guest boots */
+	uint64_t load_period;  /* sampling period of load misses; 0: no samples */
+	uint64_t store_period; /* of all stores */
+	uint32_t ldlat_ns;     /* loads of a lower latency are not counted for sampling */
+	uint32_t enabled;      /* 1: sampling is on */
+	uint32_t running;      /* 1: the timing model is on; off while a guest boots */
 
 	/* Written by the plugin */
-	uint32_t armed;          /* 1: code is instrumented; some milliseconds after running is set */
+	uint32_t armed; /* 1: code is instrumented; some milliseconds after running is set */
 	uint64_t counters_stride;
-	double dilation;         /* host time over modelled time; may be changed while not running */
+	double dilation; /* host time over modelled time; may be changed while not running */
 	/* clock_ps changes all the time: off the control words' line */
-	uint32_t recorded_vcpus; /* control: the vCPUs whose misses are recorded, one bit each */
-	uint32_t each_interrupts; /* control: 1: the kernel takes an interrupt for each sample */
-	uint64_t recorded;       /* records so far; the start of a recording sets it to 0 */
-	uint64_t pair_period;    /* control: of a second counter of load misses; 0: none */
+	uint32_t recorded_vcpus;    /* control: the vCPUs whose misses are recorded, one bit each */
+	uint32_t each_interrupts;   /* control: 1: the kernel takes an interrupt for each sample */
+	uint64_t recorded;          /* records so far; the start of a recording sets it to 0 */
+	uint64_t pair_period;       /* control: of a second counter of load misses; 0: none */
 	uint64_t prefetched_period; /* control: of loads of prefetched lines; 0: none */
-	uint32_t watched_vcpus;  /* control: the vCPUs of awake_ps, one bit each */
+	uint32_t watched_vcpus;     /* control: the vCPUs of awake_ps, one bit each */
 	uint32_t pad2;
-	uint64_t awake_ps;       /* modelled time in which one of them or more did not halt */
+	uint64_t awake_ps; /* modelled time in which one of them or more did not halt */
 	uint64_t pad3[5];
-	uint64_t clock_ps;       /* modelled time of the machine: the maximum over its vCPUs */
+	uint64_t clock_ps; /* modelled time of the machine: the maximum over its vCPUs */
 };
 
 /*
@@ -67,13 +68,13 @@ struct shared_header {
  * odd or has changed.
  */
 struct shared_vcpu {
-	uint64_t clock_ps;       /* modelled time of this vCPU, live */
+	uint64_t clock_ps; /* modelled time of this vCPU, live */
 	uint64_t load_samples, store_samples;
-	uint64_t lost_samples;   /* did not fit into the ring */
+	uint64_t lost_samples; /* did not fit into the ring */
 	uint64_t sequence;
-	uint64_t host_ns;        /* CLOCK_MONOTONIC of the host at the snapshot */
-	uint64_t paced_ns;       /* host time waited by pacing */
-	uint64_t behind_ns;      /* host time by which emulation was slower than the dilation allows */
+	uint64_t host_ns;   /* CLOCK_MONOTONIC of the host at the snapshot */
+	uint64_t paced_ns;  /* host time waited by pacing */
+	uint64_t behind_ns; /* host time by which emulation was slower than the dilation allows */
 	struct timing_vcpu_counters counters;
 };
 
@@ -108,8 +109,8 @@ static inline void shared_advance_clock(struct shared_header *header, uint64_t c
 	uint64_t seen = __atomic_load_n(&header->clock_ps, __ATOMIC_RELAXED);
 
 	while (seen < clock_ps &&
-	       !__atomic_compare_exchange_n(&header->clock_ps, &seen, clock_ps, 1,
-					    __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+	       !__atomic_compare_exchange_n(&header->clock_ps, &seen, clock_ps, 1, __ATOMIC_RELEASE,
+					    __ATOMIC_RELAXED))
 		;
 }
 

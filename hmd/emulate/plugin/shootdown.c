@@ -1,5 +1,6 @@
-#include "machine.h"
+/* SPDX-License-Identifier: MIT */
 #include "shootdown.h"
+#include "machine.h"
 
 #define APIC_PHYS 0xfee00000ull
 #define APIC_EOI 0x0b0

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * TLB shootdowns: a vCPU interrupts those that run an address space, they flush and answer.
  *
@@ -27,9 +28,9 @@ uint32_t shootdown_targets(uint32_t icr_low, uint32_t icr_high, unsigned self, u
 enum shootdown_step { SHOOTDOWN_NONE, SHOOTDOWN_REQUESTED, SHOOTDOWN_IN_HANDLER };
 
 struct shootdown {
-	uint32_t icr_high;      /* as last written */
-	bool paid;              /* this vCPU has been charged for its latest round */
-	bool answered;          /* set by receivers of that round */
+	uint32_t icr_high;        /* as last written */
+	bool paid;                /* this vCPU has been charged for its latest round */
+	bool answered;            /* set by receivers of that round */
 	enum shootdown_step step; /* of a round in which it is a receiver */
 	unsigned sender;
 };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "shootdown.h"
 
 #define ICR_VECTOR 0xffu

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "machine.h"
 
 /* LOCAL_TIMER_VECTOR of Linux (arch/x86/include/asm/irq_vectors.h). */

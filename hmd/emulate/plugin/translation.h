@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Translations of one vCPU's recent pages, virtual to guest-physical.
  *

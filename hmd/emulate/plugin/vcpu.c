@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <sched.h>
 #include <time.h>
 
@@ -74,10 +75,12 @@ void vcpu_resume(struct vcpu *vcpu, unsigned index)
 static bool others_behind(unsigned index, uint64_t clock_ps)
 {
 	for (unsigned other = 0; other < machine.vcpus; other++) {
-		const struct timing_vcpu_counters *counters = timing_counters_of(machine.timing, other);
+		const struct timing_vcpu_counters *counters =
+			timing_counters_of(machine.timing, other);
 
 		if (other != index && timing_runs(machine.timing, other) &&
-		    __atomic_load_n(&counters->clock_ps, __ATOMIC_RELAXED) + machine.step_ps < clock_ps)
+		    __atomic_load_n(&counters->clock_ps, __ATOMIC_RELAXED) + machine.step_ps <
+			    clock_ps)
 			return true;
 	}
 	return false;

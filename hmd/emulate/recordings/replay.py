@@ -1,27 +1,173 @@
-"""Replay of recorded memory accesses through the timing model.
+# SPDX-License-Identifier: MIT
+"""Replay of recorded accesses and misses through the timing model, with pages placed in any way.
 
-Takes a machine (``TimingParams``) and accesses, one by one or as columns (``AccessStream``);
-returns modelled time, the cost of each access, and counters per CPU and node. It runs the same C
-library as the plugin in QEMU (hmd/emulate/timing/timing.h). Columns cost 10 to 30 ns per access
-(docs/explanation/timing-model.md), single accesses about 1 us.
+It runs the same C library as the plugin in QEMU (hmd/emulate/timing/timing.h). ``TimingModel``
+takes a machine (``TimingParams``) and accesses; it gives modelled time, the cost of each access,
+and counters per CPU and node, at 10 to 30 ns per access (docs/explanation/timing-model.md).
+
+Misses are replayed in parts on one CPU, or of several CPUs as a whole: ``replayed`` takes a layout,
+which puts each page of a program on the fast or on the slow node of a preset, and prices every miss
+on the node of its page; 20 to 100 ns per miss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.errors import HmdError
+from hmd.base.units import PAGE_BYTES
 from hmd.emulate._timing import ffi, lib
-from hmd.emulate.model_params import TimingParams, native_params
-from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag, AccessStream, CacheLevel
-from hmd.emulate.recordings.miss_replay import MissReplay, replay_threads
-from hmd.emulate.recordings.miss_stream import MissOutcomes, MissStream
-from hmd.errors import HmdError
+from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.misses import (
+    AccessCosts,
+    AccessFlag,
+    AccessStream,
+    CacheLevel,
+    MissOutcomes,
+    MissStream,
+    ThreadOrder,
+)
+from hmd.emulate.timing_params import TimingParams, native_params, timing_params
+
+UNMAPPED = np.uint64(2**64 - 1)
+"""Physical address of a page that is not mapped."""
+
+END: Final = 2**64 - 1
+"""A time, or a row, that no recording reaches."""
+
+_MISS_COLUMNS = (
+    "instructions",
+    "paid_hits",
+    "near_hits",
+    "page",
+    "line",
+    "flags",
+    "depends",
+    "page_paddr",
+    "latency_ps",
+    "clock_ps",
+)
+
+Layout: TypeAlias = npt.NDArray[np.bool_]
+"""True for pages on the fast node, shape ``(user_pages,)``."""
+
+# Frames below 16 MiB belong to the BIOS and to the kernel.
+_FIRST_FRAME: Final = np.uint64(4096)
+
+
+class MissReplay:
+    """A replay of recorded misses in parts; it continues at ``next``.
+
+    ``page_paddr``, shape ``(pages,)``, may change between parts: an ``UNMAPPED`` page stops the
+    replay before its next access.
+    """
+
+    def __init__(
+        self,
+        timing: Callable[[], Any],
+        stream: MissStream,
+        page_paddr: npt.NDArray[np.uint64],
+        into: MissOutcomes | None,
+    ) -> None:
+        _check_shapes(stream, page_paddr, into)
+        if stream.threads is not None:
+            raise HmdError(
+                f"a recording of {stream.cpus} CPUs is replayed as a whole only: record the "
+                "program with one thread"
+            )
+        self._timing = timing
+        self._stream = stream
+        self.page_paddr = np.ascontiguousarray(page_paddr)
+        self._misses = ffi.new("struct timing_misses *")
+        self._held = _fill_misses(self._misses, stream, self.page_paddr, into)
+        self._progress = ffi.new("struct timing_progress *")
+
+    @property
+    def next(self) -> int:
+        """The first row that is not replayed yet."""
+        return int(self._progress.next)
+
+    @property
+    def done(self) -> bool:
+        """Whether all rows are replayed."""
+        return self.next == len(self._stream)
+
+    @property
+    def stopped_at(self) -> int | None:
+        """The unmapped page that the next row accesses; None if that page is mapped."""
+        if self.done:
+            return None
+        page = int(self._stream.page[self.next])
+        return page if self.page_paddr[page] == UNMAPPED else None
+
+    def run(self, until_ps: int = END, until_row: int = END) -> int:
+        """Replay rows before a time of the CPU's clock; returns its busy time so far, in ps.
+
+        Stops before ``until_row`` and before an access to a page that is not mapped.
+        """
+        self._misses.count = min(until_row, len(self._stream))
+        return int(lib.timing_replay_misses(self._timing(), self._misses, self._progress, until_ps))
+
+
+def replay_threads(
+    timing: Any,
+    stream: MissStream,
+    order: ThreadOrder,
+    page_paddr: npt.NDArray[np.uint64],
+    into: MissOutcomes | None,
+) -> int:
+    """Replay the misses of several CPUs; returns the busy time of the CPU that ends last, in ps.
+
+    ``timing`` is a ``struct timing`` with as many CPUs as the stream.
+    """
+    _check_shapes(stream, page_paddr, into)
+    native = ffi.new("struct timing_misses[]", order.cpus)
+    held = [_fill_misses(native[cpu], stream, page_paddr, into, cpu) for cpu in range(order.cpus)]
+    meets_at = np.ascontiguousarray(order.meets_at)
+    held.append([ffi.from_buffer("uint64_t[]", meets_at)])
+    threads = ffi.new("struct timing_threads *")
+    threads.cpus, threads.misses = order.cpus, native
+    threads.meetings, threads.meets_at = len(meets_at), held[-1][0]
+    ended_ps = int(lib.timing_replay_threads(timing, threads))
+    if ended_ps == 2**64 - 1:
+        raise MemoryError("no memory to replay several CPUs")
+    return ended_ps
+
+
+def _check_shapes(
+    stream: MissStream, page_paddr: npt.NDArray[np.uint64], into: MissOutcomes | None
+) -> None:
+    if page_paddr.shape != (stream.pages,) or page_paddr.dtype != np.uint64:
+        raise ValueError(f"page_paddr must be uint64 of shape ({stream.pages},)")
+    if into is not None and any(
+        len(each) != len(stream) for each in (into.latency_ps, into.clock_ps)
+    ):
+        raise ValueError("into must have as many rows as the stream")
+
+
+def _fill_misses(
+    native: Any,
+    stream: MissStream,
+    page_paddr: npt.NDArray[np.uint64],
+    into: MissOutcomes | None,
+    cpu: int = 0,
+) -> list[Any]:
+    """Point a ``struct timing_misses`` to the rows of a CPU; returns what must be kept alive."""
+    rows = stream.rows_of(cpu)
+    columns = [*(column[rows] for column in stream.columns()), np.ascontiguousarray(page_paddr)]
+    if into is not None:
+        columns += [into.latency_ps[rows], into.clock_ps[rows]]
+    held = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in columns]
+    native.count = rows.stop - rows.start
+    native.idle = stream.cpus > 1
+    for name, column in zip(_MISS_COLUMNS, held, strict=False):
+        setattr(native, name, column)
+    return held
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +240,7 @@ class TimingModel:
         """Return the model."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the model."""
         self.close()
 
@@ -261,3 +402,37 @@ class TimingModel:
         if not 0 <= vcpu < self._params.vcpus:
             raise ValueError(f"no CPU {vcpu}: the machine has {self._params.vcpus}")
         return self._timing
+
+
+def layout_of(pages: int, fast: npt.NDArray[np.int64]) -> Layout:
+    """Return the layout of so many pages that has these on the fast node."""
+    layout = np.zeros(pages, np.bool_)
+    layout[fast] = True
+    return layout
+
+
+def tiers_of(preset: Preset) -> tuple[int, int]:
+    """Return the nodes of the highest and of the lowest read bandwidth: (fast, slow)."""
+    speed = [node.read_bandwidth_gbps for node in preset.nodes]
+    return int(np.argmax(speed)), int(np.argmin(speed))
+
+
+def frames(stream: MissStream, preset: Preset, layout: Layout) -> npt.NDArray[np.uint64]:
+    """Return the physical address of each page, shape ``(pages,)``; the kernel's pages are slow."""
+    fast, slow = (np.uint64(timing_params(preset).nodes[n].phys_start) for n in tiers_of(preset))
+    start = np.full(stream.pages, slow, np.uint64)
+    start[: stream.user_pages][layout] = fast
+    return start + (np.arange(stream.pages, dtype=np.uint64) + _FIRST_FRAME) * np.uint64(PAGE_BYTES)
+
+
+def replayed(
+    stream: MissStream, preset: Preset, layout: Layout, into: MissOutcomes | None = None
+) -> int:
+    """Return the runtime of a program under a layout, in ps of its CPUs' modelled time.
+
+    ``into`` receives the clock and the latency of every miss. A preset with fewer CPUs than the
+    program ran on gets as many.
+    """
+    params = timing_params(preset)
+    with TimingModel(replace(params, vcpus=max(params.vcpus, stream.cpus))) as model:
+        return model.replay_misses(stream, frames(stream, preset, layout), into)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "bandwidth.h"
 
 /* Beyond its last point a curve goes on this steeply, to this multiple of the last factor. */
@@ -67,7 +68,8 @@ uint32_t bandwidth_media_bytes(struct bandwidth_media *media, const struct timin
 	if (bytes <= 64)
 		return 64;
 	granule = paddr / bytes + 1;
-	return media_holds(media->granule[node][direction][media_set(granule)], granule) ? 0 : bytes;
+	return media_holds(media->granule[node][direction][media_set(granule)], granule) ? 0
+											 : bytes;
 }
 
 uint64_t bandwidth_send(struct bandwidth *bandwidth, unsigned node,
@@ -95,8 +97,8 @@ double bandwidth_curve(const struct timing_node_params *node, double utilisation
 		double to = node->curve_utilisation[i];
 
 		if (utilisation < to)
-			return factor + (node->curve_factor[i] - factor) *
-						(utilisation - from) / (to - from);
+			return factor + (node->curve_factor[i] - factor) * (utilisation - from) /
+						(to - from);
 		from = to;
 		factor = node->curve_factor[i];
 	}
@@ -155,8 +157,7 @@ void bandwidth_measure(struct bandwidth *bandwidth, const struct timing_params *
 			bandwidth->in_use |= own > 0;
 			utilisation += (own + others) / peak;
 		}
-		bandwidth->latency_factor[node] =
-			bandwidth_curve(&params->node[node], utilisation);
+		bandwidth->latency_factor[node] = bandwidth_curve(&params->node[node], utilisation);
 	}
 }
 

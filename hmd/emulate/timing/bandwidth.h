@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Bandwidth of the nodes: the cost of traffic, and latency under load.
  *
@@ -39,9 +40,9 @@ struct bandwidth_published {
 
 struct bandwidth_bucket {
 	double level_bytes;
-	uint64_t drained_ps;            /* the level is as of this time */
-	double bytes_per_ps;            /* allotment */
-	double measured_bytes_per_ps;   /* exponential average */
+	uint64_t drained_ps;          /* the level is as of this time */
+	double bytes_per_ps;          /* allotment */
+	double measured_bytes_per_ps; /* exponential average */
 	uint64_t window_bytes;
 };
 
@@ -52,8 +53,8 @@ struct bandwidth_media {
 };
 
 struct bandwidth {
-	uint64_t measured_ps;           /* when the last window ended */
-	bool in_use;                    /* traffic in this window, or a decaying rate */
+	uint64_t measured_ps; /* when the last window ended */
+	bool in_use;          /* traffic in this window, or a decaying rate */
 	double latency_factor[TIMING_MAX_NODES];
 	struct bandwidth_bucket bucket[TIMING_MAX_NODES][BANDWIDTH_DIRECTIONS];
 };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 typedef uint32_t lanes __attribute__((vector_size(LANES * sizeof(uint32_t)), may_alias));
 typedef lanes lanes_unaligned __attribute__((aligned(sizeof(uint32_t))));
 
-static const lanes cache_lane = {0, 1, 2, 3};
+static const lanes cache_lane = { 0, 1, 2, 3 };
 
 bool cache_init(struct cache *cache, uint32_t bytes, uint32_t ways, bool shared)
 {
@@ -71,7 +72,7 @@ static inline lanes cache_open(const struct cache *cache, uint32_t *set)
 {
 	if (!cache->shared)
 		return *(const lanes *)set;
-	return (lanes){cache_lock(set), set[1], set[2], set[3]};
+	return (lanes){ cache_lock(set), set[1], set[2], set[3] };
 }
 
 /* Replace the first vector, which releases the set. */
@@ -105,11 +106,11 @@ static inline uint32_t cache_find(const uint32_t *set, uint32_t stride, lanes fi
 static inline lanes cache_move_to_front(uint32_t *set, lanes first, uint32_t last, uint32_t entry)
 {
 	lanes moved = (lanes)(cache_lane <= last);
-	lanes shifted = {entry, first[0], first[1], first[2]};
+	lanes shifted = { entry, first[0], first[1], first[2] };
 
 	for (uint32_t way = last / LANES * LANES; way; way -= LANES) {
 		lanes there = *(const lanes *)(set + way), over = (lanes)(cache_lane + way <= last);
-		lanes before = {first[3], there[0], there[1], there[2]};
+		lanes before = { first[3], there[0], there[1], there[2] };
 
 		if (way > LANES)
 			before = *(const lanes_unaligned *)(set + way - 1);
@@ -127,7 +128,8 @@ enum cache_result cache_access(struct cache *cache, uint64_t line, bool store, u
 	uint32_t old = last ? set[last] : first[0];
 	bool dirty = old & 1;
 
-	first = cache_move_to_front(set, first, last, (uint32_t)line << 1 | store | (place && dirty));
+	first = cache_move_to_front(set, first, last,
+				    (uint32_t)line << 1 | store | (place && dirty));
 	cache_close(cache, set, first);
 	if (place)
 		return CACHE_HIT;

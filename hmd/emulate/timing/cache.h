@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * A last-level cache: shared by the vCPUs that use it, set-associative by physical line, true LRU,
  * write-allocate, write-back.
@@ -30,11 +31,11 @@
 #define CACHE_PHYS_LIMIT ((1ull << (31 + CACHE_LINE_SHIFT)) - 4096)
 
 struct cache {
-	uint32_t *entry;        /* sets * stride; line << 1 | dirty, CACHE_EMPTY or CACHE_LOCKED */
+	uint32_t *entry; /* sets * stride; line << 1 | dirty, CACHE_EMPTY or CACHE_LOCKED */
 	uint32_t sets, ways;
-	uint32_t stride;        /* entries from one set to the next, a multiple of a vector */
-	uint64_t reciprocal;    /* 2^64 / sets, rounded up: modulo without a division */
-	bool shared;            /* several vCPUs use it */
+	uint32_t stride;     /* entries from one set to the next, a multiple of a vector */
+	uint64_t reciprocal; /* 2^64 / sets, rounded up: modulo without a division */
+	bool shared;         /* several vCPUs use it */
 };
 
 enum cache_result { CACHE_HIT, CACHE_MISS, CACHE_MISS_DIRTY_VICTIM };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Pointer-chase detection of one vCPU: which loaded value an address was computed from.
  *
@@ -54,11 +55,10 @@ static inline struct arrival chase_ready(struct chase *chase, uint64_t vaddr)
 			if (vaddr - slot[way].value < chase->span)
 				return slot[way].arrival;
 	}
-	return (struct arrival){0};
+	return (struct arrival){ 0 };
 }
 
-static inline void chase_record(struct chase *chase, uint64_t value,
-				struct arrival arrival)
+static inline void chase_record(struct chase *chase, uint64_t value, struct arrival arrival)
 {
 	struct chase_value *slot = chase_slot(chase, value >> chase->shift);
 
@@ -67,7 +67,7 @@ static inline void chase_record(struct chase *chase, uint64_t value,
 	if (slot[0].value != value)
 		for (int way = CHASE_WAYS - 1; way; way--)
 			slot[way] = slot[way - 1];
-	slot[0] = (struct chase_value){value, arrival};
+	slot[0] = (struct chase_value){ value, arrival };
 }
 
 #endif

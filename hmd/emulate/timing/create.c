@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A model: made from its parameters, given an observer, read, and freed. */
 #include <stdlib.h>
 #include <string.h>

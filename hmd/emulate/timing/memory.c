@@ -1,17 +1,13 @@
-#include <stdlib.h>
-
+/* SPDX-License-Identifier: MIT */
 #include "memory.h"
-#include "walk.h"
 
 static void vcpu_stall(struct vcpu *vcpu, unsigned node, uint64_t stall_ps)
 {
 	vcpu->offset_ps += stall_ps;
-	publish(&vcpu->counters.node[node].stall_ps,
-		vcpu->counters.node[node].stall_ps + stall_ps);
+	publish(&vcpu->counters.node[node].stall_ps, vcpu->counters.node[node].stall_ps + stall_ps);
 }
 
-/* The oldest miss leaves the reorder window; at that instruction it has to be complete. */
-static void vcpu_retire(struct timing *timing, struct vcpu *vcpu, uint64_t instructions)
+void memory_retire(struct timing *timing, struct vcpu *vcpu, uint64_t instructions)
 {
 	struct window_miss miss = window_pop(&vcpu->window);
 	uint64_t at_ps = vcpu_now(timing, vcpu, instructions);
@@ -20,7 +16,7 @@ static void vcpu_retire(struct timing *timing, struct vcpu *vcpu, uint64_t instr
 		vcpu_stall(vcpu, miss.node, miss.completion_ps - at_ps);
 }
 
-static void vcpu_measure(struct timing *timing, struct vcpu *vcpu, uint64_t instructions)
+void memory_measure(struct timing *timing, struct vcpu *vcpu, uint64_t instructions)
 {
 	uint64_t now_ps = vcpu_now(timing, vcpu, instructions);
 
@@ -30,22 +26,10 @@ static void vcpu_measure(struct timing *timing, struct vcpu *vcpu, uint64_t inst
 				  vcpu_number(timing, vcpu), now_ps);
 }
 
-void vcpu_attend(struct timing *timing, struct vcpu *vcpu, uint64_t instructions)
-{
-	uint64_t deadline;
-
-	if (vcpu->halted)
-		timing_resume(timing, vcpu_number(timing, vcpu), instructions);
-	while ((deadline = window_deadline(&vcpu->window)) <= instructions)
-		vcpu_retire(timing, vcpu, deadline);
-	vcpu_measure(timing, vcpu, instructions);
-	vcpu_schedule(timing, vcpu, instructions);
-}
-
 void memory_drain(struct timing *timing, struct vcpu *vcpu, uint64_t instructions)
 {
 	while (vcpu->window.count)
-		vcpu_retire(timing, vcpu, instructions);
+		memory_retire(timing, vcpu, instructions);
 }
 
 static uint64_t idle_latency_ps(const struct timing_node_params *node, bool store)
@@ -58,8 +42,8 @@ static uint64_t transfer(struct timing *timing, struct vcpu *vcpu, uint64_t inst
 			 unsigned node, enum bandwidth_direction direction, uint64_t paddr)
 {
 	struct timing_counters *counters = &vcpu->counters.node[node];
-	uint32_t bytes = bandwidth_media_bytes(&timing->media, &timing->params, node, direction,
-					       paddr);
+	uint32_t bytes =
+		bandwidth_media_bytes(&timing->media, &timing->params, node, direction, paddr);
 
 	if (direction == BANDWIDTH_READ)
 		publish(&counters->read_bytes, counters->read_bytes + bytes);
@@ -67,7 +51,7 @@ static uint64_t transfer(struct timing *timing, struct vcpu *vcpu, uint64_t inst
 		publish(&counters->write_bytes, counters->write_bytes + bytes);
 	if (!part_on(timing, TIMING_BANDWIDTH))
 		return 0;
-	vcpu_measure(timing, vcpu, instructions);
+	memory_measure(timing, vcpu, instructions);
 	return bandwidth_send(&vcpu->bandwidth, node, direction,
 			      vcpu_now(timing, vcpu, instructions), bytes);
 }
@@ -93,21 +77,21 @@ void memory_write_back(struct timing *timing, struct vcpu *vcpu, uint64_t instru
 	if (node == NO_NODE)
 		abort();
 	memory_observe(timing, vcpu,
-		(struct timing_miss){.instructions = instructions, .paddr = paddr,
-				     .flags = TIMING_STORE | TIMING_WRITE_BACK});
-	vcpu_stall(vcpu, node,
-		   transfer(timing, vcpu, instructions, node, BANDWIDTH_WRITE, paddr));
+		       (struct timing_miss){ .instructions = instructions,
+					     .paddr = paddr,
+					     .flags = TIMING_STORE | TIMING_WRITE_BACK });
+	vcpu_stall(vcpu, node, transfer(timing, vcpu, instructions, node, BANDWIDTH_WRITE, paddr));
 }
 
 static void count_miss(struct vcpu *vcpu, const struct line_access *access, unsigned node,
 		       bool covered)
 {
 	struct timing_counters *counters = &vcpu->counters.node[node];
-	uint64_t *counter = access->table   ? &counters->table_lines
+	uint64_t *counter = access->table    ? &counters->table_lines
 			    : access->kernel ? &counters->kernel_lines
-			    : covered       ? &counters->prefetched_lines
-			    : access->store ? &counters->store_misses
-					    : &counters->load_misses;
+			    : covered        ? &counters->prefetched_lines
+			    : access->store  ? &counters->store_misses
+					     : &counters->load_misses;
 
 	publish(counter, *counter + 1);
 }
@@ -121,19 +105,19 @@ static struct arrival load_overlapped(struct timing *timing, struct vcpu *vcpu,
 	uint64_t ready_ps = address.ready_ps, now_ps, translated_ps, start_ps, *buffer;
 
 	if (window_full(&vcpu->window))
-		vcpu_retire(timing, vcpu, access->instructions);
+		memory_retire(timing, vcpu, access->instructions);
 	now_ps = vcpu_now(timing, vcpu, access->instructions);
 	if (ready_ps < now_ps)
 		ready_ps = now_ps;
-	translated_ps = ready_ps + walk_delay_ps(&timing->params, access->translation);
+	translated_ps = ready_ps + translation_delay_ps(&timing->params, access->translation);
 	start_ps = now_ps + queue_ps > translated_ps ? now_ps + queue_ps : translated_ps;
 	buffer = window_fill_buffer(&vcpu->window, translated_ps);
 	if (*buffer > start_ps)
 		start_ps = *buffer;
 	*buffer = start_ps + *latency_ps;
-	window_push(&vcpu->window, (struct window_miss){access->instructions, *buffer, node});
+	window_push(&vcpu->window, (struct window_miss){ access->instructions, *buffer, node });
 	*latency_ps = *buffer - ready_ps;
-	return (struct arrival){*buffer, vcpu->load_misses};
+	return (struct arrival){ *buffer, vcpu->load_misses };
 }
 
 /* A store miss holds a fill buffer, but nothing waits for it: the clock waits for a free one. */
@@ -165,25 +149,25 @@ struct arrival memory_read(struct timing *timing, struct vcpu *vcpu,
 			   struct arrival address, struct timing_outcome *outcome)
 {
 	bool waits = !covered && !access->store;
-	struct arrival data = {0};
+	struct arrival data = { 0 };
 	uint64_t queue_ps, latency_ps;
 
 	vcpu->load_misses += waits;
 	count_miss(vcpu, access, node, covered);
 	memory_observe(timing, vcpu,
-		(struct timing_miss){
-			.instructions = access->instructions,
-			.vaddr = access->vaddr,
-			.paddr = access->paddr,
-			.depends = waits ? misses_since(vcpu, address) : 0,
-			.flags = (access->store ? TIMING_STORE : 0) |
-				 (access->kernel ? TIMING_KERNEL_MODE : 0) |
-				 (access->table ? TIMING_TABLE : 0) |
-				 (covered ? TIMING_COVERED : 0) |
-				 (waits ? access->translation : 0),
-		});
-	queue_ps = transfer(timing, vcpu, access->instructions, node, BANDWIDTH_READ,
-			    access->paddr);
+		       (struct timing_miss){
+			       .instructions = access->instructions,
+			       .vaddr = access->vaddr,
+			       .paddr = access->paddr,
+			       .depends = waits ? misses_since(vcpu, address) : 0,
+			       .flags = (access->store ? TIMING_STORE : 0) |
+					(access->kernel ? TIMING_KERNEL_MODE : 0) |
+					(access->table ? TIMING_TABLE : 0) |
+					(covered ? TIMING_COVERED : 0) |
+					(waits ? access->translation : 0),
+		       });
+	queue_ps =
+		transfer(timing, vcpu, access->instructions, node, BANDWIDTH_READ, access->paddr);
 	outcome->node = node;
 	if (covered) {
 		vcpu_stall(vcpu, node, queue_ps);
@@ -194,7 +178,7 @@ struct arrival memory_read(struct timing *timing, struct vcpu *vcpu,
 	latency_ps = idle_latency_ps(&timing->params.node[node], access->store);
 	latency_ps = (uint64_t)(latency_ps * vcpu->bandwidth.latency_factor[node]);
 	if (!part_on(timing, TIMING_MLP)) {
-		latency_ps += queue_ps + walk_delay_ps(&timing->params, access->translation);
+		latency_ps += queue_ps + translation_delay_ps(&timing->params, access->translation);
 		vcpu_stall(vcpu, node, latency_ps);
 	} else if (access->store) {
 		latency_ps = store_overlapped(timing, vcpu, access, node, latency_ps, queue_ps);

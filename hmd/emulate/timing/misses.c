@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: MIT */
 #include "misses.h"
 
 #define PAGE_LINES 64
 
 /* Where the replay is in the stream's instructions, and what its cache hits have cost so far. */
 struct stretch {
-	uint64_t from, to;  /* instructions of the last miss and of the next */
-	uint32_t hits;      /* between the two */
-	uint32_t near;      /* those of them in the steps after the first, as in struct timing_miss */
+	uint64_t from, to; /* instructions of the last miss and of the next */
+	uint32_t hits;     /* between the two */
+	uint32_t near; /* those of them in the steps after the first, as in struct timing_miss */
 	uint64_t charged_ps; /* a long stretch takes more than the 4 ms of 32 bits */
 };
 
@@ -83,18 +84,18 @@ static void replay_miss(struct timing *timing, struct vcpu *vcpu,
 {
 	uint64_t instructions = misses->instructions[i];
 	uint8_t flags = misses->flags[i];
-	struct timing_outcome outcome = {0};
+	struct timing_outcome outcome = { 0 };
 	struct line_access access = {
 		.instructions = instructions,
 		.paddr = misses->page_paddr[misses->page[i]] + misses->line[i] * CACHE_LINE_BYTES,
 		.store = flags & TIMING_STORE,
 		.kernel = flags & TIMING_KERNEL_MODE,
 		.table = flags & TIMING_TABLE,
-		.translation = part_on(timing, TIMING_TLB) ?
-				       flags & (TIMING_STLB_HIT | TIMING_WALK) : 0,
+		.translation =
+			part_on(timing, TIMING_TLB) ? flags & (TIMING_STLB_HIT | TIMING_WALK) : 0,
 	};
 	unsigned node = node_of(&timing->params, access.paddr);
-	struct arrival address = {0}, data;
+	struct arrival address = { 0 }, data;
 	struct stretch stretch = {
 		.from = misses->instructions[i ? i - 1 : 0],
 		.to = instructions,
@@ -104,12 +105,12 @@ static void replay_miss(struct timing *timing, struct vcpu *vcpu,
 
 	advance(timing, vcpu, &stretch);
 	if (misses->clock_ps)
-		misses->clock_ps[i] = vcpu_now(timing, vcpu, instructions) -
-				      (misses->idle ? 0 : vcpu->jumped_ps);
+		misses->clock_ps[i] =
+			vcpu_now(timing, vcpu, instructions) - (misses->idle ? 0 : vcpu->jumped_ps);
 	if (misses->depends[i])
-		address.ready_ps = progress->arrives_ps[(vcpu->load_misses + 1 -
-							 misses->depends[i]) %
-							(TIMING_MAX_DEPENDENCE + 1)];
+		address.ready_ps =
+			progress->arrives_ps[(vcpu->load_misses + 1 - misses->depends[i]) %
+					     (TIMING_MAX_DEPENDENCE + 1)];
 	if (flags & TIMING_HALT) {
 		if (flags == TIMING_HALT)
 			timing_idle(timing, vcpu_number(timing, vcpu), instructions);
@@ -191,11 +192,11 @@ static void copy_page(struct timing *timing, struct vcpu *vcpu, uint64_t instruc
 		struct timing_outcome outcome;
 
 		memory_read(timing, vcpu, &access, node_of(&timing->params, access.paddr), covered,
-			    (struct arrival){0}, &outcome);
+			    (struct arrival){ 0 }, &outcome);
 		access.paddr = to_paddr + line * CACHE_LINE_BYTES;
 		access.store = true;
 		memory_read(timing, vcpu, &access, node_of(&timing->params, access.paddr), covered,
-			    (struct arrival){0}, &outcome);
+			    (struct arrival){ 0 }, &outcome);
 		memory_write_back(timing, vcpu, instructions, access.paddr >> CACHE_LINE_SHIFT);
 	}
 }

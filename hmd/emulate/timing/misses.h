@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Replay of one CPU's recorded misses; threads.c replays those of several. */
 #ifndef HMD_TIMING_MISSES_H
 #define HMD_TIMING_MISSES_H

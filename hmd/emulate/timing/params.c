@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <stddef.h>
 
 #include "cache.h"
@@ -78,7 +79,8 @@ static bool array_wrong(uint32_t entries, uint32_t ways, uint32_t most)
 {
 	uint32_t sets = ways ? entries / ways : 0;
 
-	return ways > TLB_MAX_WAYS || entries > most || !sets || entries % ways || (sets & (sets - 1));
+	return ways > TLB_MAX_WAYS || entries > most || !sets || entries % ways ||
+	       (sets & (sets - 1));
 }
 
 static const char *tlb_wrong(const struct timing_params *params)
@@ -86,13 +88,14 @@ static const char *tlb_wrong(const struct timing_params *params)
 	if (!params->tlb_entries)
 		return NULL;
 	if (array_wrong(params->tlb_entries, params->tlb_ways, TLB_MAX_FIRST))
-		return "tlb_entries must be tlb_ways times a power of two, at most " VALUE(TLB_MAX_FIRST);
+		return "tlb_entries must be tlb_ways times a power of two, at most " VALUE(
+			TLB_MAX_FIRST);
 	if (array_wrong(params->tlb_huge_entries, params->tlb_huge_ways, TLB_MAX_FIRST))
-		return "tlb_huge_entries must be tlb_huge_ways times a power of two, at most "
-			VALUE(TLB_MAX_FIRST);
+		return "tlb_huge_entries must be tlb_huge_ways times a power of two, at "
+		       "most " VALUE(TLB_MAX_FIRST);
 	if (array_wrong(params->stlb_entries, params->stlb_ways, TLB_MAX_SECOND))
-		return "stlb_entries must be stlb_ways times a power of two, at most "
-			VALUE(TLB_MAX_SECOND);
+		return "stlb_entries must be stlb_ways times a power of two, at most " VALUE(
+			TLB_MAX_SECOND);
 	return NULL;
 }
 

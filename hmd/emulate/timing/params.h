@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The ranges of struct timing_params. */
 #ifndef HMD_TIMING_PARAMS_H
 #define HMD_TIMING_PARAMS_H

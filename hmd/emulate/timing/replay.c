@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "timing.h"
 
 uint64_t timing_replay(struct timing *timing, uint64_t count, const uint8_t *vcpu,
@@ -6,7 +7,7 @@ uint64_t timing_replay(struct timing *timing, uint64_t count, const uint8_t *vcp
 		       uint8_t *level, uint8_t *node, uint32_t *latency_ps, uint64_t *stall_ps)
 {
 	for (uint64_t i = 0; i < count; i++) {
-		struct timing_outcome outcome = {.level = TIMING_L1, .node = 0xff};
+		struct timing_outcome outcome = { .level = TIMING_L1, .node = 0xff };
 
 		if (flags[i] & TIMING_HALT)
 			timing_idle(timing, vcpu[i], instructions[i]);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "stream.h"
@@ -23,10 +24,11 @@ void streams_init(struct streams *streams, uint32_t count)
 /* The streams that are near the line, one bit each. */
 static uint32_t streams_near(const struct streams *streams, uint32_t line)
 {
-	stream_lanes near = {0}, bit = {1, 2, 4, 8};
+	stream_lanes near = { 0 }, bit = { 1, 2, 4, 8 };
 
 	for (uint32_t i = 0; i < streams->count; i += 4, bit <<= 4) {
-		stream_lanes distance = line + STREAM_REACH - *(const stream_lanes *)&streams->last[i];
+		stream_lanes distance =
+			line + STREAM_REACH - *(const stream_lanes *)&streams->last[i];
 
 		near |= (stream_lanes)(distance <= 2 * STREAM_REACH) & bit;
 	}

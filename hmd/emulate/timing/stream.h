@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The stride prefetcher of one vCPU, trained by the misses of its L1 filter.
  *
@@ -22,10 +23,10 @@ struct streams {
 	_Alignas(16) uint32_t last[STREAM_MAX]; /* virtual line, its low half */
 	int8_t stride[STREAM_MAX];              /* lines */
 	uint8_t confidence[STREAM_MAX];
-	uint8_t chances[STREAM_MAX];            /* rounds of the hand that it will survive */
+	uint8_t chances[STREAM_MAX]; /* rounds of the hand that it will survive */
 	uint32_t count;
-	uint32_t recent;                        /* the stream that was used last: tried first */
-	uint32_t hand;                          /* where the next stream will start */
+	uint32_t recent; /* the stream that was used last: tried first */
+	uint32_t hand;   /* where the next stream will start */
 };
 
 void streams_init(struct streams *streams, uint32_t count);

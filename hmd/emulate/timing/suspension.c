@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "suspension.h"
 
 /* What was still to come at `now_ps` comes later. */
@@ -10,7 +11,8 @@ static void postpone(uint64_t *at_ps, uint64_t now_ps, uint64_t ps)
 static void postpone_misses(struct window *window, uint64_t now_ps, uint64_t ps)
 {
 	for (uint32_t i = 0; i < window->count; i++)
-		postpone(&window->miss[(window->head + i) % WINDOW_SLOTS].completion_ps, now_ps, ps);
+		postpone(&window->miss[(window->head + i) % WINDOW_SLOTS].completion_ps, now_ps,
+			 ps);
 	for (uint32_t i = 0; i < window->mshrs; i++)
 		postpone(&window->free_ps[i], now_ps, ps);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Time in which a vCPU executes none of the program's instructions: sampling records, interrupts.
  *

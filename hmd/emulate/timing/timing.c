@@ -1,5 +1,6 @@
-#include "memory.h"
+/* SPDX-License-Identifier: MIT */
 #include "timing.h"
+#include "memory.h"
 #include "vcpu.h"
 #include "walk.h"
 
@@ -113,7 +114,7 @@ static void access_beyond_l1(struct timing *timing, struct vcpu *vcpu, struct li
 	cache_prefetch_set(vcpu->cache, line);
 	victim = vcpu->l1[place];
 	vcpu->l1[place] = line << 1 | access->store;
-	vcpu->l1_ready[place] = (struct arrival){0};
+	vcpu->l1_ready[place] = (struct arrival){ 0 };
 	covered = part_on(timing, TIMING_PREFETCH) &&
 		  streams_cover(&vcpu->streams, access->vaddr >> CACHE_LINE_SHIFT);
 	translation = walk_translate(timing, vcpu, access, covered);
@@ -154,7 +155,7 @@ static void access_line(struct timing *timing, struct vcpu *vcpu, struct line_ac
 
 	if (access->instructions >= vcpu->attend_at)
 		vcpu_attend(timing, vcpu, access->instructions);
-	*outcome = (struct timing_outcome){.level = TIMING_L1, .node = NO_NODE};
+	*outcome = (struct timing_outcome){ .level = TIMING_L1, .node = NO_NODE };
 	if (l1 >> 1 != line)
 		access_beyond_l1(timing, vcpu, access, outcome);
 	else if (!access->store)
@@ -230,7 +231,7 @@ void timing_access(struct timing *timing, unsigned vcpu_index, uint64_t instruct
 
 	instructions = vcpu_forward(vcpu, instructions);
 	now_ps = vcpu_now(timing, vcpu, instructions);
-	*outcome = (struct timing_outcome){.level = TIMING_L1, .node = NO_NODE};
+	*outcome = (struct timing_outcome){ .level = TIMING_L1, .node = NO_NODE };
 	if ((flags & TIMING_KERNEL_MODE) && !part_on(timing, TIMING_KERNEL))
 		return;
 	publish(count, *count + 1);

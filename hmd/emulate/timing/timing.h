@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The timing model of the emulated machine: the cost of memory accesses in modelled time.
  *
@@ -19,22 +20,23 @@
 #define TIMING_CURVE_POINTS 8
 
 enum timing_part {
-	TIMING_CACHE     = 1 << 0, /* last-level cache; off: every L1-filter miss goes to memory */
-	TIMING_MLP       = 1 << 1, /* overlap of independent misses in the reorder window */
-	TIMING_PREFETCH  = 1 << 2, /* stride prefetcher: streams pay bandwidth, not latency */
+	TIMING_CACHE = 1 << 0,     /* last-level cache; off: every L1-filter miss goes to memory */
+	TIMING_MLP = 1 << 1,       /* overlap of independent misses in the reorder window */
+	TIMING_PREFETCH = 1 << 2,  /* stride prefetcher: streams pay bandwidth, not latency */
 	TIMING_BANDWIDTH = 1 << 3, /* per-node read and write bandwidth, loaded latency */
-	TIMING_KERNEL    = 1 << 4, /* accesses of the kernel (page copies, zeroing) are charged */
-	TIMING_SAMPLING  = 1 << 5, /* records of the emulated PMU take time of the sampled CPU */
-	TIMING_TLB       = 1 << 6, /* translations of user mode: page walks */
+	TIMING_KERNEL = 1 << 4,    /* accesses of the kernel (page copies, zeroing) are charged */
+	TIMING_SAMPLING = 1 << 5,  /* records of the emulated PMU take time of the sampled CPU */
+	TIMING_TLB = 1 << 6,       /* translations of user mode: page walks */
 	TIMING_SHOOTDOWN = 1 << 7, /* interprocessor interrupts of TLB shootdowns */
-	TIMING_ALL       = 0xff,
+	TIMING_ALL = 0xff,
 };
 
 struct timing_node_params {
-	uint64_t phys_start, phys_end;    /* [start, end), guest-physical */
+	uint64_t phys_start, phys_end;                /* [start, end), guest-physical */
 	uint32_t read_latency_ps, write_latency_ps;   /* idle */
 	double read_bytes_per_ns, write_bytes_per_ns; /* peak, sequential */
-	uint32_t access_granularity;      /* bytes of media moved by one random access: 64, 256 (Optane XPLine) */
+	/* bytes of media moved by one random access: 64, 256 (Optane XPLine) */
+	uint32_t access_granularity;
 	/* loaded over idle latency against utilisation, both ascending; curve_points may be 0 */
 	uint32_t curve_points;
 	double curve_utilisation[TIMING_CURVE_POINTS];
@@ -43,27 +45,27 @@ struct timing_node_params {
 
 struct timing_params {
 	uint32_t nodes, vcpus;
-	uint32_t parts;                   /* enum timing_part, or-ed */
-	uint32_t instruction_ps;          /* per retired instruction, all else hidden */
-	uint32_t llcs;                    /* last-level caches; vCPU i uses number i % llcs */
-	uint32_t llc_bytes, llc_ways;     /* of each; line is 64 bytes */
-	uint32_t first_llc_bytes;         /* of number 0, where it differs; 0: as the others */
-	uint32_t llc_hit_ps;              /* visible cost of an LLC hit, after overlap */
-	uint32_t mshrs;                   /* line fill buffers a vCPU: outstanding misses */
-	uint32_t rob_instructions;        /* reorder window */
-	uint32_t chase_span_bytes;        /* a miss within this span after a loaded value depends on it */
-	uint32_t prefetch_streams;        /* streams tracked a vCPU */
-	uint32_t sample_record_ps;        /* a sampling record: microcode assist, store to the buffer */
-	uint32_t sample_interrupt_ps;     /* an interrupt that empties the buffer */
-	uint32_t sample_buffer_records;   /* records per interrupt, at least 1 (always 1: AMD's IBS) */
+	uint32_t parts;               /* enum timing_part, or-ed */
+	uint32_t instruction_ps;      /* per retired instruction, all else hidden */
+	uint32_t llcs;                /* last-level caches; vCPU i uses number i % llcs */
+	uint32_t llc_bytes, llc_ways; /* of each; line is 64 bytes */
+	uint32_t first_llc_bytes;     /* of number 0, where it differs; 0: as the others */
+	uint32_t llc_hit_ps;          /* visible cost of an LLC hit, after overlap */
+	uint32_t mshrs;               /* line fill buffers a vCPU: outstanding misses */
+	uint32_t rob_instructions;    /* reorder window */
+	uint32_t chase_span_bytes; /* a miss within this span after a loaded value depends on it */
+	uint32_t prefetch_streams; /* streams tracked a vCPU */
+	uint32_t sample_record_ps; /* a sampling record: microcode assist, store to the buffer */
+	uint32_t sample_interrupt_ps;   /* an interrupt that empties the buffer */
+	uint32_t sample_buffer_records; /* records per interrupt, at least 1 (IBS of AMD: 1) */
 	/* Data TLBs of a vCPU; tlb_entries 0: none. Sets are powers of two. */
 	uint32_t tlb_entries, tlb_ways;           /* first level, 4 KiB pages */
 	uint32_t tlb_huge_entries, tlb_huge_ways; /* first level, 2 MiB pages */
 	uint32_t stlb_entries, stlb_ways;         /* second level, of both */
-	uint32_t stlb_hit_ps;             /* a load's address is known so much later */
-	uint32_t walk_ps;                 /* likewise, where the leaf entry is cached */
-	uint32_t shootdown_send_ps;       /* a round's interrupts, until all have answered */
-	uint32_t shootdown_receive_ps;    /* an interrupt, without the handler's instructions */
+	uint32_t stlb_hit_ps;                     /* a load's address is known so much later */
+	uint32_t walk_ps;                         /* likewise, where the leaf entry is cached */
+	uint32_t shootdown_send_ps;    /* a round's interrupts, until all have answered */
+	uint32_t shootdown_receive_ps; /* an interrupt, without the handler's instructions */
 	struct timing_node_params node[TIMING_MAX_NODES];
 };
 
@@ -76,9 +78,9 @@ enum timing_access_flags {
 	/* Recorded misses only. */
 	TIMING_COVERED = 8,     /* the prefetcher had asked for it */
 	TIMING_WRITE_BACK = 16, /* no access: a dirty line goes to memory */
-	TIMING_STLB_HIT = 32,   /* of a load that waited: the second-level TLB had its translation */
-	TIMING_WALK = 64,       /* likewise: its page was walked, and the leaf entry was cached */
-	TIMING_TABLE = 128,     /* no access of the program: a walk reads a leaf entry */
+	TIMING_STLB_HIT = 32, /* of a load that waited: the second-level TLB had its translation */
+	TIMING_WALK = 64,     /* likewise: its page was walked, and the leaf entry was cached */
+	TIMING_TABLE = 128,   /* no access of the program: a walk reads a leaf entry */
 	/*
 	 * Recorded only, all of no access: TIMING_HALT, or in its place that the vCPU goes on after a
 	 * halt, or was here when another one went on.
@@ -88,29 +90,29 @@ enum timing_access_flags {
 };
 
 struct timing_outcome {
-	uint8_t level;        /* enum timing_level */
-	uint8_t node;         /* index of the node served from; 0xff on a hit */
-	uint32_t latency_ps;  /* what PEBS would give as weight: issue to data */
-	uint64_t stall_ps;    /* by how much this access advanced the vCPU's clock */
+	uint8_t level;       /* enum timing_level */
+	uint8_t node;        /* index of the node served from; 0xff on a hit */
+	uint32_t latency_ps; /* what PEBS would give as weight: issue to data */
+	uint64_t stall_ps;   /* by how much this access advanced the vCPU's clock */
 };
 
 /* Counters since timing_new. Per vCPU and node; a line is 64 bytes. */
 struct timing_counters {
-	uint64_t load_misses, store_misses;      /* demand misses of user mode */
-	uint64_t prefetched_lines;               /* misses that the prefetcher covered */
-	uint64_t kernel_lines;                   /* lines moved by the kernel */
-	uint64_t table_lines;                    /* leaf entries of page tables, read by walks */
-	uint64_t read_bytes, write_bytes;        /* traffic, write-backs included */
+	uint64_t load_misses, store_misses; /* demand misses of user mode */
+	uint64_t prefetched_lines;          /* misses that the prefetcher covered */
+	uint64_t kernel_lines;              /* lines moved by the kernel */
+	uint64_t table_lines;               /* leaf entries of page tables, read by walks */
+	uint64_t read_bytes, write_bytes;   /* traffic, write-backs included */
 	uint64_t stall_ps;
 };
 
 struct timing_vcpu_counters {
 	uint64_t instructions, loads, stores, llc_hits;
-	uint64_t clock_ps;                       /* modelled time, idle jumps included */
-	uint64_t busy_ps;                        /* modelled time this vCPU executed */
-	uint64_t sampling_ps;                    /* of it, for sampling records */
-	uint64_t shootdown_ps;                         /* of it, for interprocessor interrupts */
-	uint64_t page_walks;                     /* but those for prefetched lines */
+	uint64_t clock_ps;     /* modelled time, idle jumps included */
+	uint64_t busy_ps;      /* modelled time this vCPU executed */
+	uint64_t sampling_ps;  /* of it, for sampling records */
+	uint64_t shootdown_ps; /* of it, for interprocessor interrupts */
+	uint64_t page_walks;   /* but those for prefetched lines */
 	struct timing_counters node[TIMING_MAX_NODES];
 };
 
@@ -184,7 +186,7 @@ uint64_t timing_replay(struct timing *timing, uint64_t count, const uint8_t *vcp
  */
 struct timing_miss {
 	uint64_t instructions;
-	uint64_t vaddr;           /* 0 of a write-back; clock_ps of a halt or wake-up */
+	uint64_t vaddr; /* 0 of a write-back; clock_ps of a halt or wake-up */
 	uint64_t paddr;
 	/*
 	 * Hits in the last-level cache since the one before that cost time, and how many of them
@@ -192,8 +194,8 @@ struct timing_miss {
 	 * TIMING_NEAR_BITS each, the first lowest: those hide a part of it.
 	 */
 	uint32_t paid_hits, near_hits;
-	uint32_t depends;         /* a load's address came with the load miss so many before; 0: none */
-	uint32_t flags;           /* enum timing_access_flags */
+	uint32_t depends; /* a load's address came with the load miss so many before; 0: none */
+	uint32_t flags;   /* enum timing_access_flags */
 };
 
 /* Together about a reorder window. */
@@ -223,7 +225,7 @@ struct timing_misses {
 	const uint64_t *page_paddr;
 	uint32_t *latency_ps;
 	uint64_t *clock_ps;
-	uint32_t idle;      /* not 0: clock_ps is the CPU's clock, idle time included */
+	uint32_t idle; /* not 0: clock_ps is the CPU's clock, idle time included */
 };
 
 /* How far a replay has come: zeroed at first. */
@@ -245,7 +247,7 @@ struct timing_threads {
 	uint32_t cpus;
 	const struct timing_misses *misses; /* of each CPU */
 	uint64_t meetings;
-	const uint64_t *meets_at;           /* [meeting][CPU]: its misses before the meeting */
+	const uint64_t *meets_at; /* [meeting][CPU]: its misses before the meeting */
 };
 
 /*

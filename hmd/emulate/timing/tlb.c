@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "timing.h"
@@ -9,7 +10,7 @@
 
 static uint64_t *lay_out(struct tlb_array *array, uint64_t *key, uint32_t entries, uint32_t ways)
 {
-	*array = (struct tlb_array){.sets = entries / ways, .ways = ways, .key = key};
+	*array = (struct tlb_array){ .sets = entries / ways, .ways = ways, .key = key };
 	return key + entries;
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The data TLBs of one vCPU: two first-level arrays, one of 4 KiB and one of 2 MiB pages, and a
  * second level that both share, each set-associative with true LRU.
@@ -32,7 +33,7 @@ struct tlb_array {
 
 struct tlb {
 	struct tlb_array first, first_huge, second;
-	bool huge_pages;        /* there are entries of huge pages */
+	bool huge_pages; /* there are entries of huge pages */
 	uint64_t keys[2 * TLB_MAX_FIRST + TLB_MAX_SECOND];
 };
 

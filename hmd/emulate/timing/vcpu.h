@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The state of the model: one struct per vCPU, used only by its own thread, and shared state.
  *
- * These files work on it: timing.c (what hits, up to the last-level cache), memory.c (what comes
- * from memory or goes there), walk.c (address translation), suspension.c (what stops the program
- * for a while), misses.c (streams of misses that were recorded).
+ * These files work on it, each on those after it only: timing.c (accesses, up to the last-level
+ * cache) and misses.c (streams of misses that were recorded); walk.c (address translation);
+ * clock.c (halts, wake-ups, what is due) and suspension.c (what stops the program for a while);
+ * memory.c (what comes from memory or goes there).
  */
 #ifndef HMD_TIMING_VCPU_H
 #define HMD_TIMING_VCPU_H
@@ -29,21 +31,21 @@
 
 struct vcpu {
 	/* Read at every access. */
-	uint64_t offset_ps;     /* clock - instructions * instruction_ps: stalls and idle jumps */
-	uint64_t jumped_ps;     /* the idle jumps of it */
-	uint64_t attend_at;     /* instruction count at which vcpu_attend() has to run */
+	uint64_t offset_ps; /* clock - instructions * instruction_ps: stalls and idle jumps */
+	uint64_t jumped_ps; /* the idle jumps of it */
+	uint64_t attend_at; /* instruction count at which vcpu_attend() has to run */
 	uint64_t pending_until_ps; /* when the last load on its way from memory arrives */
 	struct timing_vcpu_counters counters;
 
 	uint64_t l1[L1_LINES];             /* line << 1 | dirty */
 	struct arrival l1_ready[L1_LINES]; /* when a line on its way arrives */
-	uint64_t load_misses;   /* that waited for memory, the kernel's too: the last one's number */
-	uint32_t paid_hits;     /* of the last-level cache, since a miss was observed */
-	uint32_t near_hits;     /* those of them soon after it: counts by step, timing.h */
-	uint64_t observed_at;   /* its instruction count */
+	uint64_t load_misses; /* that waited for memory, the kernel's too: the last one's number */
+	uint32_t paid_hits;   /* of the last-level cache, since a miss was observed */
+	uint32_t near_hits;   /* those of them soon after it: counts by step, timing.h */
+	uint64_t observed_at; /* its instruction count */
 	uint32_t buffered_records; /* sampling records since the last interrupt */
 	bool halted;
-	struct cache *cache;    /* one of the machine's */
+	struct cache *cache; /* one of the machine's */
 	struct chase chase;
 	struct window window;
 	struct streams streams;
@@ -67,8 +69,8 @@ struct timing {
 struct line_access {
 	uint64_t instructions, vaddr, paddr, value;
 	bool store, kernel;
-	bool table;             /* the leaf entry of a page table, read by a walk */
-	uint32_t translation;   /* of a load: TIMING_STLB_HIT, TIMING_WALK or 0 */
+	bool table;           /* the leaf entry of a page table, read by a walk */
+	uint32_t translation; /* of a load: TIMING_STLB_HIT, TIMING_WALK or 0 */
 };
 
 static inline bool part_on(const struct timing *timing, enum timing_part part)
@@ -127,11 +129,21 @@ static inline void vcpu_schedule(struct timing *timing, struct vcpu *vcpu, uint6
 
 	vcpu->attend_at = window_deadline(&vcpu->window);
 	if (vcpu->bandwidth.in_use) {
-		uint64_t measure_at = instructions + 1 + BANDWIDTH_WINDOW_PS / params->instruction_ps;
+		uint64_t measure_at =
+			instructions + 1 + BANDWIDTH_WINDOW_PS / params->instruction_ps;
 
 		if (measure_at < vcpu->attend_at)
 			vcpu->attend_at = measure_at;
 	}
+}
+
+/* By how much later a load that waits starts; `translation` is that of its struct line_access. */
+static inline uint32_t translation_delay_ps(const struct timing_params *params,
+					    uint32_t translation)
+{
+	if (translation & TIMING_WALK)
+		return params->walk_ps;
+	return translation & TIMING_STLB_HIT ? params->stlb_hit_ps : 0;
 }
 
 /* Whatever is due at this instruction count: resume, retire, measure. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "walk.h"
 #include "memory.h"
 
@@ -23,14 +24,14 @@ static void read_table(struct timing *timing, struct vcpu *vcpu, const struct li
 		.paddr = entry_paddr,
 		.table = true,
 	};
-	struct timing_outcome outcome = {0};
-	struct arrival address = {0};
+	struct timing_outcome outcome = { 0 };
+	struct arrival address = { 0 };
 
 	if (!access->store)
 		address = chase_ready(&vcpu->chase, access->vaddr);
-	translation->table = memory_read(timing, vcpu, &table,
-					 node_of(&timing->params, entry_paddr), false, address,
-					 &outcome);
+	translation->table =
+		memory_read(timing, vcpu, &table, node_of(&timing->params, entry_paddr), false,
+			    address, &outcome);
 	translation->latency_ps = outcome.latency_ps;
 }
 
@@ -54,7 +55,7 @@ static void look_up_entry(struct timing *timing, struct vcpu *vcpu,
 struct translation walk_translate(struct timing *timing, struct vcpu *vcpu,
 				  const struct line_access *access, bool covered)
 {
-	struct translation translation = {0};
+	struct translation translation = { 0 };
 	enum tlb_level level;
 	bool huge = false;
 	uint64_t entry_paddr;
@@ -66,10 +67,10 @@ struct translation walk_translate(struct timing *timing, struct vcpu *vcpu,
 		translation.how = TIMING_STLB_HIT;
 	if (level != TLB_NONE)
 		return translation;
-	entry_paddr = timing->walker ? timing->walker(timing->walker_context,
-						      vcpu_number(timing, vcpu), access->vaddr,
-						      &huge)
-				     : table_of_node(timing, access);
+	entry_paddr = timing->walker
+			      ? timing->walker(timing->walker_context, vcpu_number(timing, vcpu),
+					       access->vaddr, &huge)
+			      : table_of_node(timing, access);
 	tlb_fill(&vcpu->tlb, access->vaddr, huge);
 	if (covered)
 		return translation;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Address translation: what an access of user mode waits for before its address is known.
  *
@@ -13,22 +14,14 @@
 #pragma GCC visibility push(hidden)
 
 struct translation {
-	uint32_t how;           /* TIMING_STLB_HIT, TIMING_WALK or 0 */
-	struct arrival table;   /* of a leaf entry on its way from memory, else 0 */
-	uint32_t latency_ps;    /* of the leaf entry */
+	uint32_t how;         /* TIMING_STLB_HIT, TIMING_WALK or 0 */
+	struct arrival table; /* of a leaf entry on its way from memory, else 0 */
+	uint32_t latency_ps;  /* of the leaf entry */
 };
 
 /* Translate the address of an access; `covered`: the prefetcher has done so before. */
 struct translation walk_translate(struct timing *timing, struct vcpu *vcpu,
 				  const struct line_access *access, bool covered);
-
-/* By how much later a load that waits starts. */
-static inline uint32_t walk_delay_ps(const struct timing_params *params, uint32_t translation)
-{
-	if (translation & TIMING_WALK)
-		return params->walk_ps;
-	return translation & TIMING_STLB_HIT ? params->stlb_hit_ps : 0;
-}
 
 #pragma GCC visibility pop
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Memory-level parallelism of one vCPU: the reorder window and the miss-status registers.
  *
@@ -28,8 +29,8 @@ struct window_miss {
 struct window {
 	uint32_t mshrs, instructions;
 	uint32_t head, count;
-	uint64_t free_ps[WINDOW_MAX_MSHRS];     /* when each fill buffer is free again */
-	struct window_miss miss[WINDOW_SLOTS];  /* ring, oldest at head */
+	uint64_t free_ps[WINDOW_MAX_MSHRS];    /* when each fill buffer is free again */
+	struct window_miss miss[WINDOW_SLOTS]; /* ring, oldest at head */
 };
 
 void window_init(struct window *window, uint32_t mshrs, uint32_t instructions);

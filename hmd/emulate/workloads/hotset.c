@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * hotset: random 8-byte updates, most of them to a hot set that moves half-way (GUPS with a hot
  * set, as in HeMem, SOSP'21, section 5.1), by a program that checks its own memory.

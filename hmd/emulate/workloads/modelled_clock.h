@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The emulated machine's modelled clock, for a program in its guest: that of the vCPU it runs on,
  * one aligned 64-bit load from the memory that the plugin shares (../plugin/shared.h). On any

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Runs a command on some CPUs, with its memory placed by a policy and its addresses not randomised.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Reserves unmovable memory of one node: pages in the buffer of a pipe, which are on no LRU list,
  * so that neither reclaim nor demotion, DAMON or compaction finds them (hugetlbpage.rst does the

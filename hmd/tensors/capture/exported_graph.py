@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The step of a torch.export graph, without running it: shapes alone pass through the operators.
 
 The graph's forward pass, the backward pass that autograd derives from it, and an optimizer's update
@@ -16,11 +17,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from hmd.errors import HmdError, UsageError
-from hmd.tensors.capture.roofline_recorder import Roofline, RooflineRecorder
-from hmd.tensors.capture.storage_table import tensors_in
-from hmd.tensors.capture.training_script import EnoughSteps, RecordedSteps, StepRecorder
-from hmd.tensors.tensor_trace import TensorTrace
+from hmd.base.errors import HmdError, UsageError
+from hmd.tensors.capture.recorder import Roofline, RooflineRecorder, tensors_in
+from hmd.tensors.capture.script import EnoughSteps, RecordedSteps, StepRecorder
+from hmd.tensors.trace import TensorTrace
 
 OPTIMIZERS: Final = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 _STEPS: Final = RecordedSteps(warmup=1, measured=1)

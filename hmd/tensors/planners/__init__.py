@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Planners of a training step's memory, one per file."""

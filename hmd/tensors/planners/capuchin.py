@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The planner ``capuchin``: computes again what costs less time than its transfers, moves the rest.
 
 After Capuchin (Peng et al., ASPLOS 2020), which orders tensors by the memory saved per second of
@@ -15,9 +16,9 @@ import numpy as np
 
 from hmd.tensors.move_plan import MovePlan, MovePlanError
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.planners import g10, lru_free
+from hmd.tensors.planners import g10, lru
 from hmd.tensors.recomputation import Recomputation, producers, recomputed_step
-from hmd.tensors.tensor_trace import READ
+from hmd.tensors.trace import READ
 
 SHARES: Final = (0.0, 0.125, 0.25, 0.5, 1.0)
 """Shares of the list that are tried."""
@@ -38,14 +39,14 @@ def plan_step(problem: StepProblem) -> MovePlan:
             if best is None or price < best[0]:
                 best = price, plan
     if best is None:
-        return lru_free.plan_step(problem)
+        return lru.plan_lru(problem)
     return best[1]
 
 
 def _plans(problem: StepProblem, chosen: tuple[Recomputation, ...]) -> Iterator[MovePlan]:
     """Yield plans of a step with recomputations."""
     step = StepProblem(recomputed_step(problem.trace, chosen), problem.system, problem.rules)
-    yield replace(lru_free.plan_step(step), recompute=chosen)
+    yield replace(lru.plan_lru(step), recompute=chosen)
     if len(problem.system.tiers) > 2:
         yield replace(g10.plan_step(step), recompute=chosen)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The planner ``myelin``: optimizer state stays on the host and is streamed in buckets.
 
 After AxoNN's memory optimizations, Myelin (Singh and Bhatele, IPDPS 2022). While one bucket of
@@ -14,7 +15,7 @@ import numpy as np
 
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, plan_of
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.tensor_trace import Ints, TensorKind
+from hmd.tensors.trace import Ints, TensorKind
 
 HOST: Final = 1
 

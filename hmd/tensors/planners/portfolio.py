@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The planner ``portfolio``: the cheapest of several kinds of plans, with several margins each.
 
 An algorithm portfolio: which plan is the best differs from step to step, and a simulation shows it
@@ -30,16 +31,15 @@ from typing import Final
 
 import numpy as np
 
-from hmd.errors import MissingError
-from hmd.tensors.dense_placement import dense_placement
-from hmd.tensors.eviction_choice import step_uses
+from hmd.base.errors import MissingError
+from hmd.tensors.eviction import step_uses
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.move_plan import MovePlan, MovePlanError, plan_of
 from hmd.tensors.planner import StepProblem, planner_named
 from hmd.tensors.planners import g10
-from hmd.tensors.split_residency import split_plans
-from hmd.tensors.transfer_draft import TransferDraft
-from hmd.tensors.transfer_program import schedule_transfers
+from hmd.tensors.planners.autotm import split_plans
+from hmd.tensors.residency_model import dense_placement
+from hmd.tensors.transfers import TransferDraft, schedule_transfers
 
 PricedPlans = Iterator[tuple[MovePlan, float]]
 

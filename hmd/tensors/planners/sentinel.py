@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The planner ``sentinel``: migration in intervals of kernels whose length is searched.
 
 After Sentinel (Ren et al., HPCA 2021). During each interval the tensors that the next one uses are

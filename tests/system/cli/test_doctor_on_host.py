@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd doctor`` on this host."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd migrate`` on this host: errors, and its output without a page to move."""
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
-from hmd.errors import Exit
 
 
 @pytest.fixture

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fixtures of admin requests."""
 
 from tests.fakes.admin import commands, daemon, loop, path, state

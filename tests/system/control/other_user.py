@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Processes of another user, in the states that the kernel's permission check distinguishes."""
 
 from __future__ import annotations

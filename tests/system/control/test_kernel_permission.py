@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hmd permits an owner what the kernel permits the owner without hmd, and no more."""
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hmd.control.admin_commands import AdminCommands
-from hmd.control.admin_state import AdminState
-from hmd.control.permission import check_caller, owns
-from hmd.control.request import ControlRequest, Peer
-from hmd.control.visibility import visible_to
-from hmd.errors import NotPermittedError
-from hmd.machine.process_id import identify
+from hmd.base.errors import NotPermittedError
+from hmd.control.commands import AdminCommands, drop_stale_pins
+from hmd.control.requests import ControlRequest, Peer, check_caller, owns, visible_to
+from hmd.linux.procfs import identify
+from hmd.policy.admin import AdminState
 from tests.system.control.other_user import (
     ALICE,
     ALICE_GROUP,
@@ -52,8 +51,8 @@ def test_pin_ends_at_exec_of_a_program_with_another_identity(
             folder.chmod(folder.stat().st_mode | 0o011)
     words = ["/bin/sh", "-c", f"read go; exec {program} 1000"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, user=ALICE, group=ALICE_GROUP) as process:
-        commands.functions["pin"](ControlRequest("pin", {"pid": process.pid}, PEER))
-        state.forget_exited()
+        commands.execute(ControlRequest("pin", {"pid": process.pid}, PEER))
+        drop_stale_pins(state)
         assert [pinned.pid for pinned in state.pins] == [process.pid]
         before = identify(process.pid)
         assert process.stdin is not None
@@ -62,7 +61,7 @@ def test_pin_ends_at_exec_of_a_program_with_another_identity(
         while Path(f"/proc/{process.pid}/comm").read_text() != "setuid\n":
             pass
         assert identify(process.pid) == before
-        state.forget_exited()
+        drop_stale_pins(state)
         assert not state.pins
         process.kill()
 
@@ -70,8 +69,8 @@ def test_pin_ends_at_exec_of_a_program_with_another_identity(
 def test_pin_by_root_stays_at_exec(commands: AdminCommands, state: AdminState) -> None:
     with process_in("not dumpable") as pid:
         root = Peer(os.getpid(), 0, 0)
-        commands.functions["pin"](ControlRequest("pin", {"pid": pid}, root))
-        state.forget_exited()
+        commands.execute(ControlRequest("pin", {"pid": pid}, root))
+        drop_stale_pins(state)
         assert [pinned.pid for pinned in state.pins] == [pid]
 
 

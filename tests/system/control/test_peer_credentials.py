@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Credentials of clients of the status socket: the kernel reports them, not the request."""
 
 from __future__ import annotations
@@ -5,11 +6,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hmd.base.errors import NotPermittedError
 from hmd.control.client import send_admin_request
-from hmd.control.request import Peer
-from hmd.errors import (
-    NotPermittedError,
-)
+from hmd.control.requests import Peer
 from tests.fakes.admin import Loop
 
 NOBODY = 65534

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pins of several users: each has a share of the limit."""
 
 from __future__ import annotations
@@ -7,18 +8,18 @@ import subprocess
 
 import pytest
 
-from hmd.control.admin_commands import AdminCommands
-from hmd.control.admin_state import AdminState
-from hmd.control.request import ControlRequest, Peer
-from hmd.errors import HmdError
-from hmd.machine.process_id import identify
+from hmd.base.errors import HmdError
+from hmd.control.commands import AdminCommands
+from hmd.control.requests import ControlRequest, Peer
+from hmd.linux.procfs import identify
+from hmd.policy.admin import AdminState
 from tests.fakes.admin import ROOT_PEER, USER_PEER
 
 
 def execute(
     commands: AdminCommands, command: str, peer: Peer = ROOT_PEER, **arguments: object
 ) -> str:
-    return commands.functions[command](ControlRequest(command, arguments, peer)).line
+    return commands.execute(ControlRequest(command, arguments, peer)).line
 
 
 def test_pin_beyond_user_limit_is_refused(
@@ -29,7 +30,7 @@ def test_pin_beyond_user_limit_is_refused(
     sleepers = [
         subprocess.Popen(["sleep", "99"], user=USER_PEER.uid, group=USER_PEER.gid) for _ in range(2)
     ]
-    monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 1)
+    monkeypatch.setattr("hmd.control.commands.MAX_OWN_PINS", 1)
     execute(commands, "pin", pid=own.pid)
     execute(commands, "pin", USER_PEER, pid=sleepers[0].pid)
     with pytest.raises(HmdError, match="1 processes are pinned or moved for you"):

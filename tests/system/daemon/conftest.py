@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fixtures: a daemon as a separate process on this host, with the faults sampler."""
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
+# SPDX-License-Identifier: MIT
 """A simulated policy on two tiers, published by an observer: for hosts with one memory node."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from bench.synthetic.synthetic_memory import Tier
-from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
-from hmd.decide.policies.histogram import Histogram, HistogramSettings
-from hmd.observe.observer import ObservedConfig, Observer, Places
-from hmd.observe.residency_counts import heat_pages, resident_pages
-from hmd.observe.snapshot import Snapshot
+from bench.synthetic.synthetic_run import SyntheticRun, Tier, hot_blocks
+from hmd.metrics.observer import (
+    ObservedConfig,
+    Observer,
+    ResidencyCounts,
+    heat_pages,
+    resident_pages,
+)
+from hmd.metrics.status import Status
+from hmd.policy.builtin.histogram import Histogram, HistogramSettings
 from hmd.sample.sampler import Sampler
 
 
@@ -26,20 +31,20 @@ class ObservedRun(SyntheticRun):
         self.hot_sets = [hot_blocks(self.PAGES, self.HOT, 16, seed) for seed in (1, 2)]
         node = np.ones(self.PAGES, np.int8)
         node[: self.FAST // 2] = 0
-        policy = Histogram(HistogramSettings(headroom_bytes=0))
+        policy = Histogram(HistogramSettings(headroom_min=0))
         super().__init__(policy, tiers, self.hot_sets[0], node, samples_per_tick=20_000)
         setting = ObservedConfig("synthetic", False, 1.0, 0.01, 0.01, policy.name, (self.name,))
         self.topology = self.machine.topology
         self.observer = Observer(setting, self.topology, sampler)
-        self.ticks = 0
+        self.tick_count = 0
 
-    def latest(self) -> Snapshot:
+    def latest(self) -> Status:
         """Run a tick and return what is published then."""
-        self.ticks += 1
-        self.weights = self.hot_sets[self.ticks // self.TICKS_EACH % 2]
+        self.tick_count += 1
+        self.weights = self.hot_sets[self.tick_count // self.TICKS_EACH % 2]
         self.tick()
         assert self.record is not None
         resident = resident_pages(self.heat, self.topology)
         heat = heat_pages(self.heat, self.topology)
-        self.observer.observe(self.record, Places(resident, heat, self.heat.stats))
+        self.observer.observe(self.record, ResidencyCounts(resident, heat, self.heat.stats))
         return self.observer.latest

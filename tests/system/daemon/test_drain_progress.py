@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The daemon's loop executes drains, pins and moves on a program of this host.
 
 The host has one of the two nodes, so that the kernel refuses moves to the other: these tests check
@@ -13,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from hmd.config.load import loads
-from hmd.control.admin_state import Pin
-from hmd.daemon.notify import Notifier
 from hmd.daemon.service import Service
-from hmd.observe.snapshot import DrainNumbers
-from hmd.observe.tick_record import TickRecord
+from hmd.daemon.systemd import Notifier
+from hmd.metrics.status import DrainStatus
+from hmd.metrics.tick_record import TickRecord
+from hmd.policy.admin import Pin
 from tests.fakes.toucher import Toucher
 
 PAGES = 3000
@@ -69,7 +70,7 @@ def ticks_until(service: Service, what: Callable[[TickRecord], bool]) -> TickRec
     raise AssertionError("no such tick")
 
 
-def drained(service: Service) -> DrainNumbers:
+def drained(service: Service) -> DrainStatus:
     (drain,) = service.observer.latest.control.drains
     return drain
 
@@ -80,7 +81,7 @@ def planned(tick: TickRecord) -> set[tuple[int, int]]:
 
 def test_drain_refused_by_kernel_settles_and_reports_reason(service: Service) -> None:
     # From here on ticks plan for the process, which spares it from the thread.
-    ticks_until(service, lambda _: service.stages.heat.resident_pages(1)[0].sum() > PAGES)
+    ticks_until(service, lambda _: service.stages.state.heat.resident_pages(1)[0].sum() > PAGES)
     service.stages.admin.drain(frozenset({0}))
     tick = ticks_until(service, lambda tick: len(tick.plan) > PAGES)
     assert planned(tick) == {(0, ABSENT)}
@@ -94,16 +95,16 @@ def test_drain_refused_by_kernel_settles_and_reports_reason(service: Service) ->
 
 
 def test_drain_and_pin_while_paused_plan_nothing(service: Service, toucher: Toucher) -> None:
-    ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
+    ticks_until(service, lambda _: bool(service.stages.state.heat.chunks.used))
     admin = service.stages.admin
     admin.drain(frozenset({0}))
     admin.pins[toucher.process] = Pin(ABSENT, 0)
     admin.paused = True
-    samples = service.observer.latest.sampler.stats.samples
+    samples = service.observer.latest.sampler.samples
     for _ in range(20):
         assert not len(service.tick(time.monotonic()).plan)
     toucher.touch(500)
-    ticks_until(service, lambda _: service.observer.latest.sampler.stats.samples > samples + 100)
+    ticks_until(service, lambda _: service.observer.latest.sampler.samples > samples + 100)
     assert not drained(service).settled
     admin.paused = False
     admin.pins.clear()
@@ -113,7 +114,7 @@ def test_drain_and_pin_while_paused_plan_nothing(service: Service, toucher: Touc
 def test_pin_plans_moves_and_unmovable_move_request_ends(
     service: Service, toucher: Toucher
 ) -> None:
-    ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
+    ticks_until(service, lambda _: bool(service.stages.state.heat.chunks.used))
     admin = service.stages.admin
     admin.pins[toucher.process] = Pin(ABSENT, 0)
     tick = ticks_until(service, lambda tick: len(tick.plan) > PAGES)
@@ -142,7 +143,7 @@ def test_policy_with_drained_node_plans_no_move_to_it(service: Service) -> None:
 
 def test_pages_of_pinned_process_are_still_counted(service: Service, toucher: Toucher) -> None:
     service.stages.admin.pins[toucher.process] = Pin(None, 0)
-    heat = service.stages.heat
+    heat = service.stages.state.heat
     ticks_until(service, lambda _: bool(heat.resident_pages(1)[0].sum() > PAGES))
     # They are no pages that must stay, but while a policy plans.
     assert (heat.chunks.columns.node >= -1).mean() > 0.5

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory nodes added and removed while the daemon ticks; tests change a sysfs tree."""
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hmd.config.load import loads
-from hmd.daemon.notify import Notifier
 from hmd.daemon.service import Service
+from hmd.daemon.systemd import Notifier
 
 
 class Nodes:
@@ -73,18 +74,18 @@ def tiers(service: Service) -> tuple[tuple[int, ...], ...]:
 
 
 def test_added_node_becomes_a_tier_and_heat_is_kept(service: Service, nodes: Nodes) -> None:
-    heat, samples = service.stages.heat, service.stages.sampler
+    heat, samples = service.stages.state.heat, service.stages.sampler
     assert tiers(service) == ((0,),)
     nodes.set(node0=512, node2=256)
     tick = service.tick(1.0)
     assert tiers(service) == ((0,), (2,))
     assert not tick.failed
     # What was learned is kept, and goes on with the new node.
-    assert service.stages.heat is heat
+    assert service.stages.state.heat is heat
     assert service.stages.sampler is samples
-    assert len(heat.loaded_ns) == 3
+    assert len(heat.loaded_latency_ns) == 3
     assert service.observer.latest.nodes[1].total_bytes == 256 << 20
-    assert [memory.node for memory in service.stages.memory] == [0, 2]
+    assert [memory.node for memory in service.stages.state.memory] == [0, 2]
 
 
 def test_removed_node_leaves_tiers_and_stays_drained(service: Service, nodes: Nodes) -> None:
@@ -159,7 +160,7 @@ def test_admin_state_survives_rebuilt_stages(service: Service, nodes: Nodes) -> 
     nodes.set(node0=512, node1=256)
     service.tick(1.0)
     assert service.stages.admin.paused
-    service.use_policy(None)
+    service.set_policy(None)
     assert service.stages.admin.paused
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A heat table in a control group of little memory: it fits with the watch, else it is killed."""
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ PROGRAM = """
 import json, logging, sys
 import numpy as np
 open(sys.argv[1], "w").write("0")
-from hmd.daemon.memory_watch import MemoryWatch
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.process_id import ProcessId
+from hmd.daemon.supervisors import MemoryLimiter
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch
 logging.basicConfig(format="%(message)s")
 log = logging.getLogger("hmd")
-watch, chunks, step = MemoryWatch(log), 200_000, 4_000
-heat = HeatTable(HeatSettings(detail_chunks=chunks))
-heat.track([ProcessId(1, 1)])
+watch, chunks, step = MemoryLimiter(log), 200_000, 4_000
+heat = HeatTable(HeatSettings(max_page_slots=chunks))
+heat.track_processes([ProcessId(1, 1)])
 for tick, begin in enumerate(range(0, chunks, step)):
     if sys.argv[2] == "watched":
-        watch.follow(heat, float(tick))
+        watch.limit_detail(heat, float(tick))
     starts = np.arange(begin, begin + step, dtype=np.uint64) * np.uint64(2 << 20)
-    heat.place(0, starts, np.zeros((step, 512), np.int8))
+    heat.record_nodes(0, starts, np.zeros((step, 512), np.int8))
     heat.update(AccessBatch.empty())
     heat.rates()
 others = []
 for tick in range(16):
     others.append(np.ones(6 << 20, np.uint8))
-    watch.follow(heat, float(tick))
+    watch.limit_detail(heat, float(tick))
     heat.update(AccessBatch.empty())
     heat.rates()
 stats = heat.stats
-print(json.dumps([stats.chunks, stats.details, stats.details_dropped]))
+print(json.dumps([stats.chunks, stats.page_slots, stats.page_slots_dropped]))
 """
 
 

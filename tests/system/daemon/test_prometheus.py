@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A real Prometheus scrapes a real daemon: rules, and every query of the dashboard and the alerts.
 
 The daemon has one memory node here and moves nothing, so a synthetic one runs as well: an
@@ -19,12 +20,12 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.monitoring.grafana import DASHBOARD, chosen, panels
-from bench.monitoring.prometheus import Prometheus, find_tool
-from hmd.errors import HmdError, MissingError
-from hmd.observe.health import TickWatch
-from hmd.observe.metrics import MetricsServer
-from hmd.sample.auto_select import SampleSettings, open_sampler
+from bench.monitoring.prometheus import DASHBOARD, Prometheus, chosen, find_tool, panels
+from hmd.base.errors import HmdError, MissingError
+from hmd.metrics.exporter import MetricsServer
+from hmd.metrics.status import TickWatch
+from hmd.sample.sampler import SampleSettings
+from hmd.sample.selection import open_sampler
 from tests.fakes.free_port import free_port
 from tests.system.daemon.conftest import FAULTER, Daemon, wait_for
 from tests.system.daemon.observed_run import ObservedRun

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a reload takes over, and what it changes, in a daemon of this process."""
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 import pytest
 
 from hmd.config.load import loads
-from hmd.control.admin_state import Pin
 from hmd.daemon.log import start_log
-from hmd.daemon.notify import Notifier
 from hmd.daemon.service import Service
+from hmd.daemon.systemd import Notifier
+from hmd.policy.admin import Pin
 from tests.fakes.free_port import free_port
 
 
@@ -86,14 +87,14 @@ def test_drain_and_pin_published_between_reload_and_next_tick(
     reloaded.targets = f"[{{name: one, pid: {sleeper}}}]"
     assert service.reload()
     service.tick(0.0)
-    (process,) = service.stages.processes
+    (process,) = service.stages.tracked.processes
     address = 1 << 40
     pages = np.zeros((1, 512), np.int8)
-    service.stages.heat.place(0, np.array([address], np.uint64), pages)
+    service.stages.state.heat.record_nodes(0, np.array([address], np.uint64), pages)
     service.stages.admin.target_pins["one"] = Pin(None, 0)
     service.stages.admin.drain(frozenset({0}))
     service.stages.admin.policy = "age"
-    service.use_policy("age")
+    service.set_policy("age")
     service._publish_control()
     control = service.observer.latest.control
     assert (control.policy_override, control.pinned) == ("age", 1)
@@ -112,7 +113,7 @@ def test_reloads_before_a_tick_is_due_postpone_no_later_tick(
     monkeypatch.setattr(service, "_wait", end_at_once)
     service.run(ticks=4)
     assert len(waits_s) == 3
-    assert max(waits_s) <= service.stages.tick_s
+    assert max(waits_s) <= service.stages.budget.tick_s
 
 
 def test_reload_moves_metrics_to_another_address_on_same_port(reloaded: Reloaded) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Stages on this host: the CPU time that counts against the quota, page cache as room."""
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from dataclasses import replace
 import pytest
 
 from hmd.config.load import loads
-from hmd.control.admin_state import Pin
 from hmd.daemon.stages import Stages, build
-from hmd.machine.process_id import ProcessId
-from hmd.observe.budget_numbers import Work
-from hmd.pipeline.quota_control import QuotaControl
+from hmd.linux.procfs import ProcessId
+from hmd.metrics.status import Stage, Work
+from hmd.policy.admin import Pin
 from hmd.sample.access_batch import AccessBatch
-from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.period_control import PeriodControl, PeriodSettings
-from hmd.sample.record_cost import RecordTime
-from hmd.sample.sampler import SamplerStats
+from hmd.sample.periods import PeriodControl, PeriodSettings, RecordTime
+from hmd.sample.sampler import CAPABILITIES, SamplerStats
+from hmd.sample.selection import OpenedSampler
+from hmd.tick.budget import CostMeter, CpuBudget
+from hmd.tick.stage_runner import StageTimer
 
 TEXT = "targets: [{name: a, pid: 1}]\nsample: {sampler: faults}\n"
 
@@ -28,7 +29,7 @@ class Outside:
 
     name = detail = "outside"
     capabilities = CAPABILITIES["damon"]
-    ladder: tuple[int, ...] = (1, 2, 4, 8, 16)
+    periods: tuple[int, ...] = (1, 2, 4, 8, 16)
     pair_period: int | None = None
 
     def __init__(self) -> None:
@@ -56,15 +57,34 @@ def stages() -> Stages:
     return built
 
 
+def with_sampler(stages: Stages, sampler: Outside, settings: PeriodSettings) -> Stages:
+    """The stages with another sampler, whose period the budget sets."""
+    period = PeriodControl(settings, sampler.periods, sampler.period)
+    return replace(
+        stages,
+        machine=replace(stages.machine, sampler=sampler),
+        opened=OpenedSampler(sampler, "a test"),
+        budget=CpuBudget(stages.budget.settings, period),
+        meter=CostMeter(sampler),
+    )
+
+
+def run_tick(stages: Stages, begin_s: float, end_s: float, demotion_cpu_s: float = 0.0) -> None:
+    """Run a tick, and add what it cost to the budget."""
+    runner = StageTimer()
+    stages.meter.start(begin_s)
+    record = stages.tick(begin_s, runner)
+    costs = stages.meter.measure(end_s, runner.cpu_s, demotion_cpu_s)
+    stages.budget.update(costs, record, load_changed=False)
+
+
 @pytest.mark.parametrize(("share", "most"), [(0.0, 1), (0.5, 16)])
 def test_cpu_quota_includes_kernel_thread_time(stages: Stages, share: float, most: int) -> None:
     sampler = Outside()
-    control = PeriodControl(PeriodSettings(), sampler.ladder, sampler.period)
-    ours = replace(stages, sampler=sampler, quota=QuotaControl(stages.budget, control))
+    ours = with_sampler(stages, sampler, PeriodSettings())
     for second in range(1, 60):
         sampler.outside_cpu_s += share
-        ours.begin_tick(float(second))
-        ours.hold_quota(float(second), {}, changing=False)
+        run_tick(ours, float(second), float(second))
     assert sampler.period == most
     stages.exits.close()
 
@@ -72,24 +92,22 @@ def test_cpu_quota_includes_kernel_thread_time(stages: Stages, share: float, mos
 def test_overhead_of_records_lengthens_the_period_and_is_published(stages: Stages) -> None:
     sampler = Outside()
     sampler.capabilities = CAPABILITIES["pmu"]
-    control = PeriodControl(PeriodSettings(overhead=0.01), sampler.ladder, sampler.period)
     taken_s = 0.0
-    ours = replace(stages, sampler=sampler, quota=QuotaControl(stages.budget, control))
-    for second in range(1, 10):
+    ours = with_sampler(stages, sampler, PeriodSettings(overhead=0.01))
+    for second in range(1, 12):
         sampler.stats.samples += 1000
         taken_s += 40_000 // sampler.period * 1e-6
         sampler.record_time = RecordTime(taken_s, float(second))
-        ours.begin_tick(float(second))
-        ours.hold_quota(float(second), {}, changing=False)
+        run_tick(ours, float(second), float(second))
     assert sampler.period == 4
-    assert ours.quota.overhead == pytest.approx(0.01)
+    assert ours.budget.overhead == pytest.approx(0.01)
     stages.exits.close()
 
 
 @pytest.mark.parametrize(("share", "counts"), [("0%", False), ("100%", True)])
 def test_page_cache_setting_decides_whether_cache_is_room(share: str, counts: bool) -> None:
     built = build(loads(f"{TEXT}\nmigrate: {{page_cache: {share}}}", "test"))
-    memory = built.node_memory(built.topology, 0.0)
+    memory = built.machine.node_memory(built.topology, 0.0)
     built.close()
     assert (sum(node.cache_bytes for node in memory) > 0) == counts
 
@@ -109,27 +127,27 @@ class FailsOnce(Outside):
 
 def test_processes_that_could_not_be_tracked_are_tracked_in_the_next_tick(stages: Stages) -> None:
     sampler = FailsOnce()
-    ours = replace(stages, sampler=sampler)
+    ours = with_sampler(stages, sampler, PeriodSettings())
     with pytest.raises(OSError, match="no memory"):
-        ours.follow(1.0)
-    assert ours.follow(1.1)
-    assert ours.processes == ours.heat.processes
-    assert sampler.tracked == [ours.processes] * 2
-    assert not ours.follow(1.2)
+        ours.track_processes(1.0)
+    assert ours.track_processes(1.1)
+    assert ours.tracked.processes == ours.state.heat.processes
+    assert sampler.tracked == [ours.tracked.processes] * 2
+    assert not ours.track_processes(1.2)
     stages.exits.close()
 
 
 @pytest.mark.parametrize("text", [TEXT, f"{TEXT}\nheat: {{store_weight: 2}}"])
 def test_stages_after_reload_have_the_processes_of_heat(stages: Stages, text: str) -> None:
-    stages.follow(1.0)
+    stages.track_processes(1.0)
     after = build(loads(text, "test"), stages)
     after.admin.target_pins["a"] = Pin(None, 0)
-    mask = after.admin.pinned_mask(after.heat.processes, after.targets)
-    assert mask.tolist() == [True] * len(after.heat.processes)
-    assert after.processes == after.heat.processes
-    assert after.follow(1.1)
-    assert after.processes == after.heat.processes == stages.processes
-    assert not after.follow(1.2)
+    mask = after.admin.pinned_mask(after.state.heat.processes, after.tracked.targets)
+    assert mask.tolist() == [True] * len(after.state.heat.processes)
+    assert after.tracked.processes == after.state.heat.processes
+    assert after.track_processes(1.1)
+    assert after.tracked.processes == after.state.heat.processes == stages.tracked.processes
+    assert not after.track_processes(1.2)
     stages.exits.close()
     after.exits.close()
 
@@ -142,13 +160,10 @@ def test_mask_of_pins_is_refused_without_a_target_for_each_process(stages: Stage
 
 
 def test_reload_charges_no_cache_demotion_of_the_past(stages: Stages) -> None:
-    stages.demotion_cpu_s = 600.0
     after = build(loads(TEXT, "test"), stages)
-    after.follow(1.0)
-    after.demotion_cpu_s = 600.5
-    after.begin_tick(1.0)
-    after.hold_quota(2.0, {}, changing=False)
-    assert after.budget.spent_s[Work.MIGRATE] == 0.5
+    after.meter.start(1.0, 600.0)
+    costs = after.meter.measure(2.0, {}, 600.5)
+    assert costs.cpu_s[Work.MIGRATE] == 0.5
     stages.exits.close()
     after.exits.close()
 
@@ -165,11 +180,13 @@ def test_first_scan_is_owed_and_loading_of_kernels_is_not(stages: Stages) -> Non
         return {}
 
     stages.watcher.scan = scan  # type: ignore[assignment]
-    credit_s = stages.budget.owed_s
-    stages.follow(1.0)
+    credit_s, runner = stages.budget.cpu_debt_s, StageTimer()
+    stages.meter.start(1.0)
+    runner.run(Stage.SAMPLE, lambda: stages.track_processes(1.0), False, Work.DISCOVERY)
     burn(0.05)
-    stages.quota.exclude(0.05)
-    stages.begin_tick(1.0)
-    stages.hold_quota(1.0, {}, changing=True)
-    assert 0.05 <= stages.budget.owed_s - credit_s < 0.1
+    stages.meter.exclude(0.05)
+    record = stages.tick(1.0, runner)
+    stages.budget.update(stages.meter.measure(1.0, runner.cpu_s), record, load_changed=True)
+    assert stages.budget.spent_s[Work.DISCOVERY] >= 0.05
+    assert 0.05 <= stages.budget.cpu_debt_s - credit_s < 0.1
     stages.exits.close()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What ``hmd config check`` reports of this machine, and that the daemon starts with it."""
 
 from __future__ import annotations
@@ -6,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
 from hmd.config import loads
-from hmd.daemon.start_checks import machine_warnings, start_failures
-from hmd.errors import Exit
-from hmd.machine.nodes.numa_nodes import read_topology
+from hmd.daemon.checks import machine_warnings, start_failures
+from hmd.linux.topology import read_topology
 from tests.system.daemon.conftest import Daemon
 
 MACHINES = Path(__file__).parents[2] / "fixtures/machines"
@@ -43,6 +44,13 @@ def test_unknown_user_and_regular_expression_give_warnings() -> None:
     assert [path for path, _ in found] == [("targets", 0, "user"), ("targets", 1, "exe")]
     assert "no user 'no-such'" in found[0][1]
     assert "shell pattern" in found[1][1]
+
+
+def test_removed_guard_gives_warning_and_is_not_shown() -> None:
+    assert warned("decide: {guard: auto}") == [
+        (("decide", "guard"), "no effect; version 0.2 will refuse this key")
+    ]
+    assert "guard" not in loads("decide: {guard: true}").model_dump()["decide"]
 
 
 def test_start_failures_lists_every_cause(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the kernel refuses for now neither ends the daemon nor lowers it for good."""
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import Exit, TransientError
 from hmd.config.load import loads
-from hmd.daemon import sampler_upkeep, service
-from hmd.daemon.notify import Notifier
+from hmd.daemon import service, supervisors
 from hmd.daemon.service import Service
-from hmd.errors import Exit, TransientError
-from hmd.machine.cpu_watch import ONLINE
-from hmd.observe.tick_record import Stage
+from hmd.daemon.systemd import Notifier
+from hmd.linux.clock import ONLINE
+from hmd.metrics.status import Stage
 from hmd.sample.perf_events import PerfError
-from hmd.sample.period_control import PeriodControl
+from hmd.sample.periods import PeriodControl
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_daemon_goes_on_when_period_cannot_be_set(
     running.run(ticks=4)
     latest = running.observer.latest
     assert latest.ticks == 4
-    assert latest.stages[Stage.SAMPLE].failures == 3
+    assert latest.stage_failures[Stage.SAMPLE] == 3
 
 
 def test_daemon_goes_on_when_tick_fails_outside_all_stages(
@@ -84,7 +85,7 @@ def test_daemon_ends_to_be_restarted_when_every_tick_fails(
         raise OSError(errno.ENOMEM, "no memory")
 
     monkeypatch.setattr(running._target_log, "summarise", fail)
-    monkeypatch.setattr(service, "LOST_TICKS", 4)
+    monkeypatch.setattr(service, "MAX_LOST_TICKS", 4)
     with pytest.raises(TransientError, match="4 ticks failed in a row") as raised:
         running.run(ticks=100)
     assert raised.value.exit_code == Exit.RETRY
@@ -100,7 +101,7 @@ def test_sampler_follows_cpus_that_come_and_go(running: Service, sysfs: Path) ->
     assert running.stages.sampler is not first
     assert running.stages.sampler.detail == "page faults on 2 CPUs"
     assert not tick.failed
-    assert running.stages.processes == tick.processes
+    assert running.stages.tracked.processes == tick.processes
     assert tick.processes
     (sysfs / ONLINE).write_text("0\n")
     running.tick(2.0)
@@ -117,9 +118,9 @@ def test_failing_sampler_opened_again(running: Service, monkeypatch: pytest.Monk
     monkeypatch.setattr(broken, "read", fail)
     for second in range(1, 6):
         assert Stage.SAMPLE in running.tick(float(second)).failed
-    running.tick(sampler_upkeep.RETRY_S + 1.0)
+    running.tick(supervisors.RETRY_S + 1.0)
     assert running.stages.sampler is not broken
-    assert not running.tick(sampler_upkeep.RETRY_S + 2.0).failed
+    assert not running.tick(supervisors.RETRY_S + 2.0).failed
 
 
 def test_start_without_descriptors_exits_to_be_restarted(tmp_path: Path) -> None:

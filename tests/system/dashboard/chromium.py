@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A real headless Chromium, controlled by the DevTools protocol over a pair of pipes.
 
 With ``--remote-debugging-pipe`` commands go in on descriptor 3 and answers come out on 4, JSON
@@ -14,7 +15,6 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 TIMEOUT_S = 60.0
@@ -56,12 +56,7 @@ class Chromium:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._in)  # the end of its pipe is the end of the browser
         try:
             self._process.wait(TIMEOUT_S)

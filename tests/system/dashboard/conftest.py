@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The fixtures of tests/unit/dashboard, for tests of the page in a browser."""
 
 from tests.unit.dashboard.conftest import machine, serve, socket, sweep, traces, watched

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd dashboard`` as a process, with a real daemon and real traces."""
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.dashboard_command import _sweep
 from hmd.cli.main import main
 from hmd.control.client import ask
-from hmd.errors import Exit
 from tests.system.dashboard.chromium import Chromium
 
 TIMEOUT_S = 60.0
@@ -186,8 +187,8 @@ def test_dashboard_with_missing_trace_names_it(
         (["--listen", "[::]:9743"], "take a loopback address and a port"),
         (["--listen", "9743"], "take a loopback address and a port"),
         (["--listen", "127.0.0.1:70000"], "take a loopback address and a port"),
-        (["--minutes", "0"], "take 1 to 1440 minutes"),
-        (["--minutes", "long"], "take 1 to 1440 minutes"),
+        (["--minutes", "0"], "take a number from 1 to 1440"),
+        (["--minutes", "long"], "take a number from 1 to 1440"),
     ],
 )
 def test_dashboard_with_invalid_arguments_is_a_usage_error(

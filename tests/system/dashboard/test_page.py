@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The page in a real Chromium with a real status socket: contents, layout and accessibility."""
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def test_page_lists_moves_and_failures_with_reasons(
         assert any("times as hot" in row for row in rows)
     browser.run("document.getElementById('failures').open = true")
     browser.wait_for("document.querySelector('#failures tbody tr') !== null")
-    busy = machine.observer.latest.pages_by_status["busy"]
+    busy = machine.observer.latest.moves.pages_by_status["busy"]
     assert busy > 0
     assert texts(browser, "#failures tbody tr") == [
         f"busy{format_count(busy)}pinned or isolated (EBUSY); they wait for another try"

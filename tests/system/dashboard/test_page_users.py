@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The page is for the user who serves it and root: other users of the machine read nothing."""
 
 from __future__ import annotations

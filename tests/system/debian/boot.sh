@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # The first process of a Debian in the folder $1: becomes its systemd. To be run in mount, process,
 # cgroup, UTS and IPC namespaces of its own. As systemd asks of containers
 # (https://systemd.io/CONTAINER_INTERFACE): /sys and /proc/sys are read-only, /dev has the devices

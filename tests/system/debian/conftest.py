@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fixtures: the Debian package and a clean Debian for it, not running or booted.
 
 The clean Debian is made of this machine's own package sources, once for each set of dependencies

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Debian package: built, and installed, used and purged in a clean Debian."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The container image: built from its recipe on the clean Debian, and run.
 
 No registry is asked: the base image of the recipe is the clean Debian, by the recipe's name for it.

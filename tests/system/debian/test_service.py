@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The package's service under a real systemd: started, controlled, upgraded while it runs, purged.
 
 A clean Debian is booted in namespaces of this machine, whose kernel, CPUs and perf events the

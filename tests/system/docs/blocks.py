@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fenced blocks of documents: commands, their output, and markers for tests.
 
 A comment on the line above a block says so: ``<!-- run by FILE -->`` names the test that has its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run a document's commands, in mounts and a network of their own: ``session.py FOLDER DAEMON``.
 
 Started by unshare(1). Standard input has the steps as JSON, ``[command, daemon]`` each, where
@@ -19,8 +20,8 @@ import sys
 import time
 from pathlib import Path
 
+from hmd.base.errors import UnreachableError
 from hmd.control.client import ask
-from hmd.errors import UnreachableError
 
 PATIENCE_S = 120
 ENDLESS = re.compile(r"hmd (run|top|dashboard)\b(?!.* --(ticks|once|help)\b)")

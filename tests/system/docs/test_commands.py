@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Commands in documents: run here or by the test that the document names, or at least parsed.
 
 What a fixture machine's block shows is what hmd prints for that machine, line by line.
@@ -16,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import INTERRUPTED, build_parser
 from hmd.config import loads
-from hmd.errors import Exit
 from tests.system.docs.blocks import OTHERS, ROOT, SHELL, Block, Command, blocks, documents, inline
 from tests.system.docs.session import is_endless
 
@@ -40,6 +41,7 @@ NEEDS = {
     "Grace-Hopper": "its driver",
     "root": "changes the machine for good",
     "what the examples name": "files and processes of the reader's",
+    "a debugger": "waits for its user",
     "minutes": "takes longer than a test may",
 }
 """What may be missing where tests run, and why."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The pages generated from parsers and schema are up to date."""
 
 import re
@@ -5,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hmd.cli.command_table import COMMANDS
-from hmd.cli.main import BROKEN_PIPE, EPILOG, INTERRUPTED
-from hmd.config.config_reference import topics
-from hmd.errors import Exit
+from config_reference import topics
+
+from hmd.base.errors import Exit
+from hmd.cli.main import BROKEN_PIPE, COMMANDS, EPILOG, INTERRUPTED
 from tests.system.docs.blocks import ROOT
 
 SCRIPT = "packaging/pages/reference_pages.py"

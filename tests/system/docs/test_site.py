@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The site builds without broken links and renders the documents as intended."""
 
 import html
@@ -9,8 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from config_reference import topics
 
-from hmd.config.config_reference import topics
 from tests.system.docs.blocks import ROOT, documents
 
 

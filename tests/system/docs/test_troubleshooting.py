@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """docs/how-to/troubleshooting.md has each diagnostic of doctor, and its messages when not ok.
 
 The messages are read from the code: the calls of ``Diagnostic``, the warnings of the
@@ -20,8 +21,8 @@ FILE = ROOT / "docs/how-to/troubleshooting.md"
 PAGE = re.sub(r"[`\s]+", " ", FILE.read_text().replace("\\|", "|"))
 REFUSING = [
     *("hmd/sample/memory_events.py", "hmd/sample/perf_events.py", "hmd/sample/idle_pages.py"),
-    *("hmd/sample/soft_dirty.py", "hmd/sample/emulated_pebs.py", "hmd/sample/auto_select.py"),
-    "hmd/machine/damon/damon_ownership.py",
+    *("hmd/sample/soft_dirty.py", "hmd/sample/emulated_pebs.py", "hmd/sample/selection.py"),
+    "hmd/linux/damon_ownership.py",
 ]
 LEAST = 10
 """Letters of a text that is looked for: shorter ones are words between two values."""
@@ -111,11 +112,11 @@ def test_sections_name_existing_diagnostics() -> None:
 def test_start_warnings_are_all_documented() -> None:
     messages = {
         text
-        for node in ast.walk(parsed("hmd/daemon/start_warnings.py"))
+        for node in ast.walk(parsed("hmd/daemon/checks.py"))
         if isinstance(node, ast.Yield) and node.value is not None
         for text in fragments(node.value)
     }
-    for function in ast.walk(parsed("hmd/machine/nodes/tiers.py")):
+    for function in ast.walk(parsed("hmd/linux/topology.py")):
         if isinstance(function, ast.FunctionDef) and "tier_warning" in function.name:
             for returned in ast.walk(function):
                 if isinstance(returned, ast.Return) and returned.value is not None:

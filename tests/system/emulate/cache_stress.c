@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Threads that access one last-level cache of the timing model at once, and what must hold then.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The last-level cache under several threads: ThreadSanitizer, and no line is lost or made.
 
 A C program (cache_stress.c) is compiled with the model's own cache.c.

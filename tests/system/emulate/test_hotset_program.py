@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The demonstration's program, compiled and run on this host."""
 
 import json
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.c_compiler import compile_static
+from hmd.emulate.assets import compile_static
 from hmd.emulate.demo.hotset import INCLUDES, SOURCE
 
 

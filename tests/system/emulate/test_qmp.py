@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The QMP client with a QEMU without a machine; memory hotplug is tested in the guest."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hmd.emulate.virtual_machine.qmp import Monitor, MonitorError
+from hmd.emulate.vm.boot import Monitor, MonitorError
 
 QEMU = "qemu-system-x86_64"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Private memory of real forks is counted once, and pages that they share are unmovable."""
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from functools import partial
 
 import numpy as np
 
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.fork_family import fork_family
-from hmd.machine.pages.page_sharing import PageSharing, page_sharing
-from hmd.machine.process_id import ProcessId, identify
-from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
+from hmd.base.units import MIB, PAGE_BYTES
+from hmd.heat.table import HeatTable
+from hmd.linux.processes import fork_family
+from hmd.linux.procfs import ProcessId, identify
+from hmd.linux.resident_pages import PageSharing, page_sharing
+from hmd.residency.sweep import ResidencySweep, SweepSettings
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import MIB, PAGE_BYTES
 from tests.system.heat.waiting_children import children
 
 SIZE = 16 * MIB
 PAGES = SIZE // PAGE_BYTES
-SETTINGS = SweepSettings(step_s=10.0, mappings_ticks=1, sweep_ticks_most=1)
+SETTINGS = SweepSettings(step_s=10.0, mappings_ticks=1, max_sweep_ticks=1)
 FORKS = 8
 
 
@@ -57,7 +58,7 @@ def this() -> ProcessId:
 
 def swept(sweep: ResidencySweep, table: HeatTable, ticks: int = 4) -> None:
     for _ in range(ticks):
-        table.update(sweep.fold(AccessBatch.empty(), table))
+        table.update(sweep.attribute_to_owner(AccessBatch.empty(), table))
         sweep.step(table)
 
 
@@ -72,7 +73,7 @@ def counted(table: HeatTable, memory: Memory) -> list[int]:
 def test_memory_of_forks_counted_once_in_their_parent() -> None:
     memory, table, sweep = Memory(), HeatTable(), ResidencySweep(SETTINGS)
     with forks(FORKS, lambda _: None) as children:
-        table.track([*children, this()])
+        table.track_processes([*children, this()])
         swept(sweep, table)
         assert counted(table, memory) == [0] * FORKS + [PAGES]
 
@@ -80,7 +81,7 @@ def test_memory_of_forks_counted_once_in_their_parent() -> None:
 def test_pages_that_forks_have_written_count_in_each() -> None:
     memory, table, sweep = Memory(), HeatTable(), ResidencySweep(SETTINGS)
     with forks(FORKS, lambda number: memory.write(0, 100 * number)) as children:
-        table.track([*children, this()])
+        table.track_processes([*children, this()])
         swept(sweep, table)
         assert counted(table, memory) == [100 * number for number in range(FORKS)] + [PAGES]
 
@@ -89,11 +90,11 @@ def test_forks_without_their_parent_counted_once_and_taken_over() -> None:
     """The parent belongs to no target here."""
     memory, table, sweep = Memory(), HeatTable(), ResidencySweep(SETTINGS)
     with forks(FORKS, lambda _: None) as children:
-        table.track(children)
+        table.track_processes(children)
         swept(sweep, table)
         assert sorted(counted(table, memory)) == [0] * (FORKS - 1) + [PAGES]
         owner = int(np.argmax(counted(table, memory)))
-        table.track(children[:owner] + children[owner + 1 :])
+        table.track_processes(children[:owner] + children[owner + 1 :])
         swept(sweep, table)
         assert sorted(counted(table, memory)) == [0] * (FORKS - 2) + [PAGES]
 
@@ -101,12 +102,12 @@ def test_forks_without_their_parent_counted_once_and_taken_over() -> None:
 def test_samples_of_forks_count_where_their_pages_do() -> None:
     memory, table, sweep = Memory(), HeatTable(), ResidencySweep(SETTINGS)
     with forks(2, lambda number: memory.write(0, 64 * number)) as children:
-        table.track([*children, this()])
+        table.track_processes([*children, this()])
         swept(sweep, table)
         batch = AccessBatch.of(
             memory.addresses[[3, 900, 3, 900]] + np.uint64(8), np.array([0, 0, 1, 1], np.int32)
         )
-        folded = sweep.fold(batch, table)
+        folded = sweep.attribute_to_owner(batch, table)
         assert folded.process.tolist() == [2, 2, 1, 2]
         assert folded.address.tolist() == batch.address.tolist()
 
@@ -114,12 +115,12 @@ def test_samples_of_forks_count_where_their_pages_do() -> None:
 def test_shared_pages_of_forks_are_unmovable_until_the_forks_are_gone() -> None:
     memory, table, sweep = Memory(), HeatTable(), ResidencySweep(SETTINGS)
     with forks(1, lambda _: None) as children:
-        table.track([*children, this()])
+        table.track_processes([*children, this()])
         swept(sweep, table)
         _, fixed = table.resident_pages(8)
         assert int(fixed[1].sum()) >= PAGES
         before = int(fixed[1].sum())
-    table.track([this()])
+    table.track_processes([this()])
     swept(sweep, table)
     _, fixed = table.resident_pages(8)
     assert int(fixed.sum()) <= before - PAGES

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory that processes of this host share is tracked once: memfd, shared mappings, files."""
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import numpy as np
 import pytest
 
 from bench.hostile.scale_cases import NeighbourCase, compiled, neighbours
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.pages.mappings import read_mappings
-from hmd.machine.process_id import ProcessId
-from hmd.machine.processes import ProcessWatcher, TargetSpec
-from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
+from hmd.base.units import MIB, PAGE_BYTES
+from hmd.heat.table import HeatTable
+from hmd.linux.mappings import read_mappings
+from hmd.linux.processes import ProcessWatcher, TargetSpec
+from hmd.linux.procfs import ProcessId
+from hmd.residency.sweep import ResidencySweep, SweepSettings
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import MIB, PAGE_BYTES
 from tests.system.heat.waiting_children import children
 
 SIZE = 16 * MIB
 PAGES = SIZE // PAGE_BYTES
-SETTINGS = SweepSettings(step_s=10.0, mappings_ticks=1, sweep_ticks_most=1)
+SETTINGS = SweepSettings(step_s=10.0, mappings_ticks=1, max_sweep_ticks=1)
 
 
 _MAPPED: list[mmap.mmap] = []
@@ -36,7 +37,7 @@ def touch(memory: mmap.mmap, first: int, last: int) -> None:
 
 def swept(sweep: ResidencySweep, table: HeatTable, ticks: int = 3) -> None:
     for _ in range(ticks):
-        table.update(sweep.fold(AccessBatch.empty(), table))
+        table.update(sweep.attribute_to_owner(AccessBatch.empty(), table))
         sweep.step(table)
 
 
@@ -47,7 +48,7 @@ def pages_within(table: HeatTable, slot: int, addresses: tuple[int, int]) -> int
     count = 0
     for row in rows.tolist():
         page = columns.address[row] + np.arange(512, dtype=np.uint64) * np.uint64(PAGE_BYTES)
-        there = columns.node[columns.detail[row]] != -1
+        there = columns.node[columns.page_slot[row]] != -1
         inside = (page >= np.uint64(addresses[0])) & (page < np.uint64(addresses[1]))
         count += int(np.count_nonzero(there & inside))
     return count
@@ -88,7 +89,7 @@ def test_memfd_of_four_processes_counted_once() -> None:
     descriptor = memfd()
     table, sweep = HeatTable(), ResidencySweep(SETTINGS)
     with children(*[maps(descriptor, 0, PAGES)] * 4) as processes:
-        table.track(processes)
+        table.track_processes(processes)
         swept(sweep, table)
         assert shared_counts(table, "hmd-segment") == [PAGES, 0, 0, 0]
     os.close(descriptor)
@@ -100,7 +101,7 @@ def test_pages_that_only_one_process_touched_counted_there() -> None:
     works = [maps(descriptor, *part) for part in ((0, 700), (300, 1000), (999, 1500))]
     table, sweep = HeatTable(), ResidencySweep(SETTINGS)
     with children(*works) as processes:
-        table.track(processes)
+        table.track_processes(processes)
         swept(sweep, table)
         counts = shared_counts(table, "hmd-segment")
     os.close(descriptor)
@@ -111,9 +112,9 @@ def test_segment_of_exited_process_counted_by_another() -> None:
     descriptor = memfd()
     table, sweep = HeatTable(), ResidencySweep(SETTINGS)
     with children(*[maps(descriptor, 0, PAGES)] * 3) as processes:
-        table.track(processes)
+        table.track_processes(processes)
         swept(sweep, table)
-        table.track(processes[1:])
+        table.track_processes(processes[1:])
         swept(sweep, table)
         assert sorted(shared_counts(table, "hmd-segment")) == [0, PAGES]
     os.close(descriptor)
@@ -123,11 +124,11 @@ def test_samples_of_shared_pages_fold_to_the_process_that_counts_them() -> None:
     descriptor = memfd()
     table, sweep = HeatTable(), ResidencySweep(SETTINGS)
     with children(*[maps(descriptor, 0, PAGES)] * 2) as processes:
-        table.track(processes)
+        table.track_processes(processes)
         swept(sweep, table)
         start = [address_of(process, "hmd-segment")[0] for process in processes]
         batch = samples([0, 1, 1], [start[0], start[1] + 8 * PAGE_BYTES + 5, PAGE_BYTES])
-        folded = sweep.fold(batch, table)
+        folded = sweep.attribute_to_owner(batch, table)
     os.close(descriptor)
     assert folded.process.tolist() == [0, 0, 1]
     assert folded.address.tolist() == [start[0], start[0] + 8 * PAGE_BYTES + 5, PAGE_BYTES]
@@ -148,7 +149,7 @@ def test_shared_mapping_of_forks_counted_once(kind: str, tmp_path: Path) -> None
         memory, path = mmap.mmap(-1, SIZE), Path("/dev/zero")
     table, sweep = HeatTable(), ResidencySweep(SETTINGS)
     with children(*[lambda: touch(memory, 0, PAGES)] * 3) as processes:
-        table.track(processes)
+        table.track_processes(processes)
         swept(sweep, table)
         assert shared_counts(table, str(path)) == [PAGES, 0, 0]
     memory.close()
@@ -161,15 +162,15 @@ def test_processes_of_one_address_space_tracked_as_one(tmp_path: Path) -> None:
     with neighbours(program, case):
         processes = ProcessWatcher([TargetSpec("n", exe=str(program))]).scan()["n"]
         assert len(processes) == 21
-        table.track(processes)
+        table.track_processes(processes)
         swept(sweep, table)
         movable, fixed = table.resident_pages(8)
         [owner] = np.flatnonzero((movable + fixed).sum(axis=1)).tolist()
         pages = int((movable + fixed).sum())
         # Samples of any of them are the owner's; when it is gone, another has the pages.
         batch = samples([3, 20], [5 * PAGE_BYTES, 6 * PAGE_BYTES])
-        assert sweep.fold(batch, table).process.tolist() == [owner, owner]
-        table.track(processes[:owner] + processes[owner + 1 :])
+        assert sweep.attribute_to_owner(batch, table).process.tolist() == [owner, owner]
+        table.track_processes(processes[:owner] + processes[owner + 1 :])
         swept(sweep, table)
         movable, fixed = table.resident_pages(8)
         assert np.count_nonzero((movable + fixed).sum(axis=1)) == 1

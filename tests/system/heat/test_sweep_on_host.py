@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The residency sweep over the memory of this very process."""
 
 from __future__ import annotations
@@ -7,12 +8,12 @@ import os
 
 import numpy as np
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.pages.huge_pages import HugeSource, huge_source
-from hmd.machine.process_id import ProcessId, identify
-from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
-from hmd.units import PAGE_BYTES
+from hmd.heat.table import HeatTable
+from hmd.linux.huge_pages import HugeSource, huge_source
+from hmd.linux.procfs import ProcessId, identify
+from hmd.residency.sweep import ResidencySweep, SweepSettings
 from tests.unit.heat.swept_tick import tick
 
 MAP_NORESERVE = 0x4000  # asm-generic/mman.h
@@ -30,7 +31,7 @@ def test_sweep_of_sparse_address_space_finds_its_pages_in_few_queries() -> None:
     this = identify(os.getpid())
     assert this is not None
     table, sweep = HeatTable(), ResidencySweep(SweepSettings(step_s=1.0))
-    table.track([this])
+    table.track_processes([this])
     asked = sum(tick(table, sweep) for _ in range(8))
     pages = [start + offset // PAGE_BYTES * PAGE_BYTES for offset in touched]
     found = table.chunks.find(0, np.array([p - p % CHUNK_BYTES for p in pages], np.uint64))
@@ -41,7 +42,7 @@ def test_sweep_of_sparse_address_space_finds_its_pages_in_few_queries() -> None:
 
 def test_sweep_of_reused_pid_records_nothing() -> None:
     table, sweep = HeatTable(), ResidencySweep()
-    table.track([ProcessId(os.getpid(), 1)])
+    table.track_processes([ProcessId(os.getpid(), 1)])
     for _ in range(8):
         tick(table, sweep)
     assert table.chunks.used == 0
@@ -56,7 +57,7 @@ def test_sweep_of_this_process_finds_its_touched_pages() -> None:
     table, sweep = HeatTable(), ResidencySweep()
     this = identify(os.getpid())
     assert this is not None
-    table.track([this])
+    table.track_processes([this])
     for _ in range(200):
         tick(table, sweep)
     pages = [start + i * PAGE_BYTES for i in range(size // PAGE_BYTES)]
@@ -66,7 +67,7 @@ def test_sweep_of_this_process_finds_its_touched_pages() -> None:
     node = np.array(
         [
             table.chunks.columns.node[
-                table.chunks.columns.detail[row], p % CHUNK_BYTES // PAGE_BYTES
+                table.chunks.columns.page_slot[row], p % CHUNK_BYTES // PAGE_BYTES
             ]
             for row, p in zip(found.tolist(), pages, strict=True)
         ]

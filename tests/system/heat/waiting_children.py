@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Children of the test's process that do some work, then wait until the test is over."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hmd.machine.process_id import ProcessId, identify
+from hmd.linux.procfs import ProcessId, identify
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Hostile clients stop, starve and blind nothing: `make test-hostile` runs this for ten minutes.
 
 Another user holds 2,000 idle HTTP connections and 40 idle clients of the status socket, has 1,000

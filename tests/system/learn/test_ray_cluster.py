@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Training and tuning on a Ray cluster of two worker nodes: results, and what dies meanwhile."""
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.errors import ConfigError, UnreachableError
+from hmd.base.errors import ConfigError, UnreachableError
+from hmd.emulate.recordings.misses import MissStream
 from tests.unit.learn.conftest import CONFIG
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
@@ -101,7 +102,7 @@ def test_tuning_on_cluster_equals_that_of_local_jobs(cluster: Any, programs: Pat
 def test_units_whose_worker_or_node_dies_run_again(
     cluster: Any, programs: Path, tmp_path: Path
 ) -> None:
-    from hmd.simulate.ray_cluster import RayCluster
+    from hmd.simulate.executors import RayCluster
 
     stream, mark = MissStream.read(programs / "late.misses"), tmp_path / "node"
     with RayCluster(cluster.address) as executor, ThreadPoolExecutor(1) as pool:
@@ -118,7 +119,7 @@ def test_units_whose_worker_or_node_dies_run_again(
 
 
 def test_listener_that_is_no_cluster_is_one_line_within_the_limit() -> None:
-    from hmd.simulate.ray_cluster import RayCluster
+    from hmd.simulate.executors import RayCluster
 
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Drain passes over real processes of this host: pages left and reasons. The guest tests moves."""
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hmd.machine.linear_pattern import LinearPattern
-from hmd.machine.nodes.topology import Node, Topology
-from hmd.machine.pages.huge_pages import HugeSource, huge_source
-from hmd.migrate.drain_request import DrainRequest, DrainResult
-from hmd.migrate.drain_worker import DrainWorker
+from hmd.linux.huge_pages import HugeSource, huge_source
+from hmd.linux.targets import SafeRegex
+from hmd.linux.topology import Node, Topology
+from hmd.migrate.drain import DrainRequest, DrainResult, DrainWorker
 from tests.fakes.toucher import Toucher
 
 ABSENT = 120
@@ -113,7 +113,7 @@ def test_drain_leaves_pinned_processes(
 
 
 def test_drain_leaves_mappings_to_keep(worker: DrainWorker, drain_request: DrainRequest) -> None:
-    patterns = (LinearPattern(r"\[stack\]"), LinearPattern("python"))
+    patterns = (SafeRegex(r"\[stack\]"), SafeRegex("python"))
     keeping = replace(drain_request, unmovable=lambda _, found: found.keeping(patterns))
     worker.send(keeping, PLENTY)
     left = after_passes(worker, first).left[0]

@@ -1,20 +1,19 @@
+# SPDX-License-Identifier: MIT
 """The mover with the real kernel of this host, of which one node is enough."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from hmd.machine.pages.mappings import MappingKind, Mappings, read_mappings
-from hmd.machine.process_id import ProcessId, identify
+from hmd.linux.mappings import MappingKind, Mappings, read_mappings
+from hmd.linux.procfs import ProcessId, identify
 from hmd.migrate import MovableMappings, Mover, MoveStatus
-
-PAGE = 4096
+from tests.fakes.move_pages_kernel import PAGE, make_plan
 
 
 @pytest.fixture
@@ -49,13 +48,11 @@ def rows(addresses: np.ndarray, target: int) -> list[tuple[int, int, int, int, i
     return [(0, address, 1, 1, target) for address in addresses.tolist()]
 
 
-def test_mover_to_the_own_node_reports_already_there(
-    bench: Any, child: subprocess.Popen[bytes]
-) -> None:
+def test_mover_to_the_own_node_reports_already_there(child: subprocess.Popen[bytes]) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
-    outcome = Mover().apply(bench.plan([process], rows(heap, 0)))
+    outcome = Mover().apply(make_plan([process], rows(heap, 0)))
     assert set(outcome.pages) <= {
         MoveStatus.ALREADY_THERE,
         MoveStatus.NOT_PRESENT,
@@ -64,21 +61,21 @@ def test_mover_to_the_own_node_reports_already_there(
     assert outcome.pages[MoveStatus.ALREADY_THERE] >= 10
 
 
-def test_mover_to_absent_node_reports_offline(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_to_absent_node_reports_offline(child: subprocess.Popen[bytes]) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
-    outcome = Mover().apply(bench.plan([process], rows(heap, 99)))
+    outcome = Mover().apply(make_plan([process], rows(heap, 99)))
     assert outcome.pages[MoveStatus.OFFLINE] >= 10
     assert outcome.moved == {}
     assert outcome.calls == 1
 
 
-def test_mover_skips_executable_mappings(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_skips_executable_mappings(child: subprocess.Popen[bytes]) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     code = in_mappings(mappings, mappings.executable_file)
-    outcome = Mover().apply(bench.plan([process], rows(code, 99)))
+    outcome = Mover().apply(make_plan([process], rows(code, 99)))
     assert outcome.pages[MoveStatus.SKIPPED] > 0
     assert MoveStatus.OFFLINE not in outcome.pages
     assert outcome.calls == 0
@@ -93,28 +90,28 @@ def test_page_filter_of_ended_process_keeps_all_rows(
     assert MovableMappings()(process, np.array([PAGE], np.uint64)).all()
 
 
-def test_mover_of_ended_process_reports_gone(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_of_ended_process_reports_gone(child: subprocess.Popen[bytes]) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
     child.kill()
     child.wait()
-    outcome = Mover().apply(bench.plan([process], rows(heap, 0)))
+    outcome = Mover().apply(make_plan([process], rows(heap, 0)))
     assert set(outcome.pages) == {MoveStatus.GONE}
 
 
-def test_mover_of_reused_pid_reports_gone(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_of_reused_pid_reports_gone(child: subprocess.Popen[bytes]) -> None:
     stranger = ProcessId(child.pid, 1)
     assert identify(child.pid) != stranger
-    outcome = Mover().apply(bench.plan([stranger], rows(np.array([PAGE], np.uint64), 0)))
+    outcome = Mover().apply(make_plan([stranger], rows(np.array([PAGE], np.uint64), 0)))
     assert set(outcome.pages) == {MoveStatus.GONE}
 
 
-def test_mover_leaks_no_memory_or_descriptors(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_leaks_no_memory_or_descriptors(child: subprocess.Popen[bytes]) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
-    plan = bench.plan([process], rows(heap, 99))
+    plan = make_plan([process], rows(heap, 99))
     mover, own = Mover(), psutil.Process()
     for _ in range(100):
         mover.apply(plan)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pages of a real child leave memory: those of a file go back to it, also without swap."""
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.decide.idle_selection import OUT
-from hmd.decide.plan import Plan
-from hmd.machine.pages.move_pages import query_nodes
-from hmd.machine.pages.process_madvise import page_out
-from hmd.machine.process_id import ProcessId, identify
-from hmd.migrate.pageout import Pageout, PageoutSettings, _parts, _runs
+from hmd.linux.page_calls import page_out, query_nodes
+from hmd.linux.procfs import ProcessId, identify
+from hmd.migrate.pageout import Pageout, PageoutSettings, _join_ranges, _split_into_calls
+from hmd.policy.plan import Plan
+from hmd.policy.planning import OUT
 
 PAGES = 512
 PAGE = mmap.PAGESIZE
@@ -162,12 +162,12 @@ def test_pageout_of_reused_pid_touches_nothing(child: Child) -> None:
 def test_pageout_merges_adjacent_rows() -> None:
     address = np.array([0, 1, 2, 4, 5, 1024], np.uint64) * np.uint64(PAGE)
     size = np.array([1, 1, 1, 1, 1, 512], np.uint64) * np.uint64(PAGE)
-    start, length = _runs(address, size)
+    start, length = _join_ranges(address, size)
     assert (start // PAGE).tolist() == [0, 4, 1024]
     assert (length // PAGE).tolist() == [3, 2, 512]
 
 
 def test_pageout_call_is_bounded_in_pages() -> None:
-    parts = _parts(np.array([1] * 1500 + [512] * 4, np.uint32))
+    parts = _split_into_calls(np.array([1] * 1500 + [512] * 4, np.uint32))
     assert [len(part) for part in parts] == [1024, 477, 2, 1]
     assert np.concatenate(parts).tolist() == list(range(1504))

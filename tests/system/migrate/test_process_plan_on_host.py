@@ -1,11 +1,12 @@
+# SPDX-License-Identifier: MIT
 """The plan that moves a real process of this host."""
 
 from __future__ import annotations
 
 import subprocess
 
-from hmd.machine.pages.mappings import read_mappings
-from hmd.machine.process_id import identify
+from hmd.linux.mappings import read_mappings
+from hmd.linux.procfs import identify
 from hmd.migrate.process_plans import ProcessPlans
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Manual pages and completions as the build writes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The seccomp profile, hmd under it, and the manifests checked by Kubernetes' schemas."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import yaml
 
 from hmd.cli.main import build_parser
 from hmd.config import Config, loads
-from hmd.machine.cgroup import in_unit, parse_cgroup
+from hmd.linux.cgroups import in_unit, parse_cgroup
 
 ROOT = Path(__file__).parents[3]
 PACKAGING = ROOT / "packaging"
@@ -92,8 +93,8 @@ def test_seccomp_profile_forbids_what_the_daemon_never_calls() -> None:
 
 COMPARE = """
 import os
-from hmd.machine.pages.address_space import compare_spaces
-from hmd.machine.process_id import identify
+from hmd.linux.mappings import compare_spaces
+from hmd.linux.procfs import identify
 this, other = identify(os.getpid()), identify(os.getppid())
 print(compare_spaces(this, this), compare_spaces(this, other) in (-1, 1))
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completions in real shells: key presses in a terminal, and fish by its complete command."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The manual pages: completeness, and validity by the checkers of the formatters."""
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from config_reference import topics
 
-from hmd.cli.command_table import COMMANDS
-from hmd.config.config_reference import topics
+from hmd.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 

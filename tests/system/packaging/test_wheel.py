@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The wheel and the source distribution: contents, builds from each other, and installation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run a command under a seccomp profile of Docker's format, as a container runtime does.
 
     python3 under_seccomp.py PROFILE COMMAND...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Selection of the sampler, with its reason, on this host and on an emulated machine."""
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from hmd.errors import MissingError
-from hmd.machine.damon.damon_sysfs import Kdamonds
-from hmd.sample import auto_select
-from hmd.sample.auto_select import SampleSettings, available, open_sampler
+from hmd.base.errors import MissingError
+from hmd.linux.damon import Kdamonds
+from hmd.sample import damon_sampler, selection
 from hmd.sample.damon_sampler import DamonSampler, open_damon
+from hmd.sample.sampler import SampleSettings
+from hmd.sample.selection import list_availability, open_sampler
 from tests.fakes.damon_kernel import DamonKernel
+from tests.fakes.plugin_memory import EmulatedMemory
 
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
 
@@ -67,13 +70,15 @@ def test_auto_without_pmu_takes_page_faults_and_says_why(
     assert "\n" not in chosen.reason
 
 
-def test_auto_on_emulated_machine_takes_its_pmu(emulated_memory: Any, proc: Path) -> None:
+def test_auto_on_emulated_machine_takes_its_pmu(
+    emulated_memory: EmulatedMemory, proc: Path
+) -> None:
     chosen = open_sampler(SampleSettings(), proc, without_pmu(emulated_memory.sysfs))
     chosen.sampler.close()
     assert chosen.sampler.name == "emulated"
 
 
-def test_configured_sampler_is_taken(emulated_memory: Any, proc: Path) -> None:
+def test_configured_sampler_is_taken(emulated_memory: EmulatedMemory, proc: Path) -> None:
     sysfs = without_pmu(emulated_memory.sysfs)
     chosen = open_sampler(SampleSettings(sampler="faults", period=7), proc, sysfs)
     chosen.sampler.close()
@@ -101,10 +106,10 @@ def test_auto_where_pmu_events_do_not_open_takes_page_faults(tmp_path: Path) -> 
 
 
 def test_open_damon_sampler_is_returned_again(
-    damon_kernel: Any, tmp_path: Path, proc: Path
+    damon_kernel: DamonKernel, tmp_path: Path, proc: Path
 ) -> None:
     kdamonds = Kdamonds(damon_kernel.sysfs, damon_kernel.write)
-    first = open_damon(1000, note=tmp_path / "note", kdamonds=kdamonds)
+    first = open_damon(SampleSettings(period=1000), note=tmp_path / "note", kdamonds=kdamonds)
     sysfs = without_pmu(damon_kernel.sysfs)
     wanted = SampleSettings(sampler="damon", period=2000)
     found = open_sampler(wanted, proc, sysfs, before=first)
@@ -127,8 +132,10 @@ def test_auto_never_takes_soft_dirty(asked: Any, tmp_path: Path) -> None:
     assert ("soft-dirty" in str(caught.value)) == (asked == "softdirty")
 
 
-def test_available_samplers_are_those_that_open(emulated_memory: Any, proc: Path) -> None:
-    found = available(SampleSettings(), proc, without_pmu(emulated_memory.sysfs))
+def test_available_samplers_are_those_that_open(
+    emulated_memory: EmulatedMemory, proc: Path
+) -> None:
+    found = list_availability(SampleSettings(), proc, without_pmu(emulated_memory.sysfs))
     assert [one.name for one in found] == [
         "pmu",
         "emulated",
@@ -150,9 +157,9 @@ def test_damon_taken_by_another_program_is_claimed_again_once_it_is_free(
 ) -> None:
     """While hmd's kdamond is off between two cycles, others may set up theirs."""
     kdamonds = Kdamonds(damon_kernel.sysfs, damon_kernel.write, busy_s=0.1)
-    opened = partial(open_damon, note=tmp_path / "note", kdamonds=kdamonds, regions=40)
-    monkeypatch.setattr(auto_select, "open_damon", opened)
-    monkeypatch.setattr(auto_select, "stop_left_behind", lambda _: None)
+    opened = partial(open_damon, note=tmp_path / "note", kdamonds=kdamonds, max_regions=40)
+    monkeypatch.setattr(damon_sampler, "open_damon", opened)
+    monkeypatch.setattr(selection, "stop_left_behind", lambda _: None)
     settings = SampleSettings(sampler="damon")
     lost = open_sampler(settings, proc, damon_kernel.sysfs).sampler
     again = open_sampler(settings, proc, damon_kernel.sysfs, lost).sampler

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The DAMON sampler: monitored processes, restarts and clean-up."""
 
 from __future__ import annotations
@@ -13,24 +14,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.machine.damon.damon_sysfs import DamonError, Kdamonds
-from hmd.machine.damon.kdamond import Kdamond
-from hmd.machine.pages.move_pages import query_nodes
-from hmd.machine.process_id import ProcessId, identify
-from hmd.sample.damon_cycle import (
-    FIRST_US,
+from hmd.linux.damon import DamonError, Kdamond, Kdamonds
+from hmd.linux.page_calls import query_nodes
+from hmd.linux.procfs import ProcessId, identify
+from hmd.sample.damon_sampler import (
     INTERVALS_PER_CYCLE,
-    LONGEST_US,
-    REGIONS_LEAST,
-    SHORTEST_US,
+    MAX_INTERVAL_US,
+    MAX_PROCESSES,
+    MIN_INTERVAL_US,
+    MIN_REGIONS,
+    PERIODS,
+    START_INTERVAL_US,
     DamonCycle,
+    DamonSampler,
     next_interval_us,
+    open_damon,
 )
-from hmd.sample.damon_sampler import LADDER, TARGETS, DamonSampler, open_damon
+from hmd.sample.sampler import SampleSettings
+from tests.fakes.damon_kernel import DamonKernel
+from tests.fakes.toucher import Toucher
 
 
 @pytest.fixture
-def kdamonds(damon_kernel: Any) -> Kdamonds:
+def kdamonds(damon_kernel: DamonKernel) -> Kdamonds:
     return Kdamonds(damon_kernel.sysfs, damon_kernel.write, busy_s=0.5)
 
 
@@ -38,12 +44,17 @@ def kdamonds(damon_kernel: Any) -> Kdamonds:
 def watch(kdamonds: Kdamonds) -> DamonCycle:
     kdamonds.set_count(1)
     clock = partial(next, itertools.count())
-    return DamonCycle(Kdamond(kdamonds, clock=lambda: 0.0), Path("/proc"), clock, regions=40)
+    return DamonCycle(Kdamond(kdamonds, clock=lambda: 0.0), Path("/proc"), clock, max_regions=40)
 
 
 @pytest.fixture
 def sampler(kdamonds: Kdamonds, tmp_path: Path) -> Iterator[DamonSampler]:
-    sampler = open_damon(LADDER[0], note=tmp_path / "note", kdamonds=kdamonds, regions=40)
+    sampler = open_damon(
+        SampleSettings(period=PERIODS[0]),
+        note=tmp_path / "note",
+        kdamonds=kdamonds,
+        max_regions=40,
+    )
     yield sampler
     sampler.close()
 
@@ -62,7 +73,7 @@ def until(condition: Any) -> None:
 
 
 def test_damon_cycle_leaves_no_kdamond_running(
-    watch: DamonCycle, damon_kernel: Any, toucher: Any
+    watch: DamonCycle, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
     ours, its = this_process(), toucher.process
     watch.run_cycle([ours, its])
@@ -73,7 +84,7 @@ def test_damon_cycle_leaves_no_kdamond_running(
 
 
 def test_damon_leaves_out_ended_processes(
-    watch: DamonCycle, damon_kernel: Any, toucher: Any
+    watch: DamonCycle, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
     ours, its = this_process(), toucher.process
     watch.run_cycle([its, ours])
@@ -88,7 +99,7 @@ def test_damon_leaves_out_ended_processes(
 
 
 def test_damon_splits_accessed_regions_and_merges_idle_ones(
-    watch: DamonCycle, damon_kernel: Any, toucher: Any
+    watch: DamonCycle, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
     pages = toucher.touch(8192)
     hot = (pages.start, pages.start + 2048 * 4096)
@@ -107,7 +118,7 @@ def test_damon_splits_accessed_regions_and_merges_idle_ones(
 
 
 def test_damon_rows_cover_time_since_the_last_cycle(
-    watch: DamonCycle, damon_kernel: Any, toucher: Any
+    watch: DamonCycle, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
     """The clock advances one second per call: two calls per cycle, one if it is empty."""
     toucher.touch(512)
@@ -132,34 +143,34 @@ def test_damon_rows_cover_time_since_the_last_cycle(
     ("count", "factor"), [(INTERVALS_PER_CYCLE, 0.5), (INTERVALS_PER_CYCLE // 2, 1), (2, 2)]
 )
 def test_damon_interval_follows_the_access_rate(
-    watch: DamonCycle, damon_kernel: Any, toucher: Any, count: int, factor: float
+    watch: DamonCycle, damon_kernel: DamonKernel, toucher: Toucher, count: int, factor: float
 ) -> None:
     sample_us = damon_kernel.path / "0/contexts/0/monitoring_attrs/intervals/sample_us"
     damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, count)]
     watch.run_cycle([toucher.process])
-    assert sample_us.read_text() == f"{FIRST_US}\n"
+    assert sample_us.read_text() == f"{START_INTERVAL_US}\n"
     watch.run_cycle([toucher.process])
-    assert sample_us.read_text() == f"{round(FIRST_US * factor)}\n"
+    assert sample_us.read_text() == f"{round(START_INTERVAL_US * factor)}\n"
 
 
 @pytest.mark.parametrize("seen", [0.0, 0.01, 0.3, 0.5, 0.7, 1.0])
 def test_damon_interval_is_bounded(seen: float) -> None:
     intervals = list(
-        itertools.accumulate([FIRST_US] * 40, lambda us, _: next_interval_us(us, seen))
+        itertools.accumulate([START_INTERVAL_US] * 40, lambda us, _: next_interval_us(us, seen))
     )
-    assert all(SHORTEST_US <= us <= LONGEST_US for us in intervals)
-    assert intervals[-1] == {0.0: LONGEST_US, 0.01: LONGEST_US, 0.3: LONGEST_US}.get(
-        seen, FIRST_US if seen == 0.5 else SHORTEST_US
+    assert all(MIN_INTERVAL_US <= us <= MAX_INTERVAL_US for us in intervals)
+    assert intervals[-1] == {0.0: MAX_INTERVAL_US, 0.01: MAX_INTERVAL_US, 0.3: MAX_INTERVAL_US}.get(
+        seen, START_INTERVAL_US if seen == 0.5 else MIN_INTERVAL_US
     )
 
 
 def test_damon_on_a_slow_machine_lengthens_its_cycle(
-    kdamonds: Kdamonds, damon_kernel: Any, toucher: Any
+    kdamonds: Kdamonds, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
     """The clock advances one second per call, so that an interval takes 25 ms."""
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds, clock=partial(next, itertools.count()))
-    watch = DamonCycle(kdamond, Path("/proc"), regions=40)
+    watch = DamonCycle(kdamond, Path("/proc"), max_regions=40)
     toucher.touch(2048)
     damon_kernel.slow = True
     counts, intervals = [], []
@@ -167,18 +178,18 @@ def test_damon_on_a_slow_machine_lengthens_its_cycle(
         assert watch.run_cycle([toucher.process]) is None
         counts.append(len(damon_kernel.regions(0)))
         intervals.append(watch.sample_us)
-    assert intervals == [LONGEST_US] * 3
-    assert min(counts[:2]) > REGIONS_LEAST >= counts[2]
+    assert intervals == [MAX_INTERVAL_US] * 3
+    assert min(counts[:2]) > MIN_REGIONS >= counts[2]
     damon_kernel.slow = False
     for _ in range(5):
         damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, INTERVALS_PER_CYCLE)]
         assert watch.run_cycle([toucher.process]) is not None
-    assert len(damon_kernel.regions(0)) > REGIONS_LEAST
+    assert len(damon_kernel.regions(0)) > MIN_REGIONS
     assert watch.sample_us == 25_000 / 4
 
 
 def test_damon_rows_are_of_resident_pages(
-    watch: DamonCycle, damon_kernel: Any, toucher: Any
+    watch: DamonCycle, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
     toucher.touch(32)
     damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, INTERVALS_PER_CYCLE)]
@@ -190,7 +201,7 @@ def test_damon_rows_are_of_resident_pages(
 
 
 def test_damon_closed_leaves_no_kdamond(
-    sampler: DamonSampler, kdamonds: Kdamonds, damon_kernel: Any, toucher: Any
+    sampler: DamonSampler, kdamonds: Kdamonds, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
     sampler.track([toucher.process])
     until(lambda: damon_kernel.cycles > 0)
@@ -199,18 +210,18 @@ def test_damon_closed_leaves_no_kdamond(
 
 
 def test_damon_without_reads_starts_no_cycle(
-    sampler: DamonSampler, damon_kernel: Any, toucher: Any
+    sampler: DamonSampler, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
     sampler.track([toucher.process])
     until(lambda: damon_kernel.cycles == 1)
-    time.sleep(1.5 * LADDER[0] / 1000)
+    time.sleep(1.5 * PERIODS[0] / 1000)
     assert damon_kernel.cycles == 1
     sampler.read()
     until(lambda: damon_kernel.cycles == 2)
 
 
 def test_damon_error_is_raised_by_read(
-    sampler: DamonSampler, damon_kernel: Any, toucher: Any
+    sampler: DamonSampler, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
     damon_kernel.exclusive = True
     sampler.track([toucher.process])
@@ -229,15 +240,17 @@ def test_damon_error_is_raised_by_read(
 
 
 def test_damon_beyond_its_process_limit_monitors_the_first(
-    sampler: DamonSampler, damon_kernel: Any, toucher: Any
+    sampler: DamonSampler, damon_kernel: DamonKernel, toucher: Toucher
 ) -> None:
-    gone = [ProcessId(2**22 + i, 1) for i in range(TARGETS)]
+    gone = [ProcessId(2**22 + i, 1) for i in range(MAX_PROCESSES)]
     sampler.track([*gone[1:], toucher.process, gone[0]])
     until(lambda: damon_kernel.cycles > 0)
     assert damon_kernel.targets() == [toucher.process.pid]
 
 
-def test_damon_without_vaddr_operations_is_refused(damon_kernel: Any, tmp_path: Path) -> None:
+def test_damon_without_vaddr_operations_is_refused(
+    damon_kernel: DamonKernel, tmp_path: Path
+) -> None:
     def write(path: Path, text: str) -> None:
         if path.name == "operations":
             raise OSError(22, "Invalid argument")

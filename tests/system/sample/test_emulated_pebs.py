@@ -1,35 +1,38 @@
+# SPDX-License-Identifier: MIT
 """The emulated PMU: control words, fields of its samples, and release of its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hmd.errors import MissingError, NotPermittedError
+from hmd.base.errors import MissingError, NotPermittedError
 from hmd.sample.access_batch import Kind
-from hmd.sample.emulated_pebs import LADDER, open_emulated
-from hmd.sample.period_control import scaled
+from hmd.sample.emulated_pebs import PERIODS, open_emulated
+from hmd.sample.periods import scaled_period
+from hmd.sample.sampler import SampleSettings
 from tests.fakes.open_descriptors import open_descriptors
+from tests.fakes.plugin_memory import EmulatedMemory
+from tests.fakes.toucher import Toucher
 
 ROOT = 77
 Physical = Callable[[int, int], int]
 
 
 def test_emulated_pmu_controls_follow_tracking_and_period(
-    emulated_memory: Any, toucher: Any
+    emulated_memory: EmulatedMemory, toucher: Toucher
 ) -> None:
     sampler = open_emulated(sysfs=emulated_memory.sysfs)
     assert emulated_memory.control[3] == 0
     sampler.set_period(47)
     assert emulated_memory.control[3] == 0, "nothing is sampled while nothing is tracked"
     sampler.track([toucher.process])
-    assert emulated_memory.control == (47, scaled(47, 64), 0, 1)
-    sampler.set_period(LADDER[0])
-    assert emulated_memory.control == (7, scaled(7, 64), 0, 1)
-    assert emulated_memory.prefetched_period == scaled(7, 32)
+    assert emulated_memory.control == (47, scaled_period(47, 64), 0, 1)
+    sampler.set_period(PERIODS[0])
+    assert emulated_memory.control == (7, scaled_period(7, 64), 0, 1)
+    assert emulated_memory.prefetched_period == scaled_period(7, 32)
     sampler.track([])
     assert emulated_memory.control[3] == 0
     sampler.track([toucher.process])
@@ -38,32 +41,34 @@ def test_emulated_pmu_controls_follow_tracking_and_period(
 
 
 def test_emulated_pmu_with_pairs_has_second_load_counter(
-    emulated_memory: Any, toucher: Any, physical: Physical
+    emulated_memory: EmulatedMemory, toucher: Toucher, physical: Physical
 ) -> None:
-    sampler = open_emulated(199, sysfs=emulated_memory.sysfs, pairs=True)
+    sampler = open_emulated(SampleSettings(period=199, pairs=True), sysfs=emulated_memory.sysfs)
     sampler.track([toucher.process])
     assert (emulated_memory.control, emulated_memory.pair_period) == (
-        (199, scaled(199, 64), 0, 1),
+        (199, scaled_period(199, 64), 0, 1),
         211,
     )
     load, store = toucher.touch(2)
     pid = toucher.process.pid
     emulated_memory.sample(0, ROOT, load, physical(pid, load))
     emulated_memory.sample(0, ROOT, store, physical(pid, store), store=True)
-    assert sampler.read().period.tolist() == [102, scaled(199, 64)]
+    assert sampler.read().period.tolist() == [102, scaled_period(199, 64)]
     sampler.set_period(47)
     assert (emulated_memory.control, emulated_memory.pair_period) == (
-        (47, scaled(47, 64), 0, 1),
+        (47, scaled_period(47, 64), 0, 1),
         53,
     )
     sampler.close()
-    daemons = open_emulated(199, sysfs=emulated_memory.sysfs)
+    daemons = open_emulated(SampleSettings(period=199), sysfs=emulated_memory.sysfs)
     daemons.track([toucher.process])
     assert emulated_memory.pair_period == 0
     daemons.close()
 
 
-def test_probing_samplers_keeps_emulated_sampling_on(emulated_memory: Any, toucher: Any) -> None:
+def test_probing_samplers_keeps_emulated_sampling_on(
+    emulated_memory: EmulatedMemory, toucher: Toucher
+) -> None:
     sampler = open_emulated(sysfs=emulated_memory.sysfs)
     sampler.track([toucher.process])
     open_emulated(sysfs=emulated_memory.sysfs).close()
@@ -72,9 +77,9 @@ def test_probing_samplers_keeps_emulated_sampling_on(emulated_memory: Any, touch
 
 
 def test_emulated_sample_has_kind_latency_period_cpu_time(
-    emulated_memory: Any, toucher: Any, physical: Physical
+    emulated_memory: EmulatedMemory, toucher: Toucher, physical: Physical
 ) -> None:
-    sampler = open_emulated(59, sysfs=emulated_memory.sysfs)
+    sampler = open_emulated(SampleSettings(period=59), sysfs=emulated_memory.sysfs)
     sampler.track([toucher.process])
     load, store = toucher.touch(2)
     pid = toucher.process.pid
@@ -85,8 +90,8 @@ def test_emulated_sample_has_kind_latency_period_cpu_time(
     assert batch.address.tolist() == [load, store]
     assert batch.kind.tolist() == [Kind.LOAD, Kind.STORE]
     assert batch.cpu.tolist() == [0, 1]
-    assert batch.weight_ns.tolist() == [305, 305]
-    assert batch.period.tolist() == [59, scaled(59, 64)]
+    assert batch.latency_ns.tolist() == [305, 305]
+    assert batch.period.tolist() == [59, scaled_period(59, 64)]
     assert batch.time_ns.tolist() == [12345, 12345]
     assert batch.instructions is not None
     assert batch.instructions.tolist() == [678, 678]
@@ -95,15 +100,17 @@ def test_emulated_sample_has_kind_latency_period_cpu_time(
 
 @pytest.mark.parametrize("timestamps", [True, False])
 def test_emulated_pmu_with_timestamps_costs_an_interrupt_per_sample(
-    emulated_memory: Any, toucher: Any, timestamps: bool
+    emulated_memory: EmulatedMemory, toucher: Toucher, timestamps: bool
 ) -> None:
-    sampler = open_emulated(sysfs=emulated_memory.sysfs, timestamps=timestamps)
+    sampler = open_emulated(SampleSettings(timestamps=timestamps), sysfs=emulated_memory.sysfs)
     sampler.track([toucher.process])
     assert emulated_memory.each_interrupts == timestamps
     sampler.close()
 
 
-def test_emulated_pmu_counts_lost_samples(emulated_memory: Any, toucher: Any) -> None:
+def test_emulated_pmu_counts_lost_samples(
+    emulated_memory: EmulatedMemory, toucher: Toucher
+) -> None:
     sampler = open_emulated(sysfs=emulated_memory.sysfs)
     sampler.track([toucher.process])
     emulated_memory.lost(0, 40)
@@ -115,7 +122,7 @@ def test_emulated_pmu_counts_lost_samples(emulated_memory: Any, toucher: Any) ->
 
 
 def test_emulated_pmu_skips_samples_before_opening(
-    emulated_memory: Any, toucher: Any, physical: Physical
+    emulated_memory: EmulatedMemory, toucher: Toucher, physical: Physical
 ) -> None:
     (page,) = toucher.touch(1)
     emulated_memory.sample(0, ROOT, page, physical(toucher.process.pid, page))
@@ -127,7 +134,7 @@ def test_emulated_pmu_skips_samples_before_opening(
     sampler.close()
 
 
-def test_emulated_pmu_reopened_leaks_no_mapping(emulated_memory: Any) -> None:
+def test_emulated_pmu_reopened_leaks_no_mapping(emulated_memory: EmulatedMemory) -> None:
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("resource2")
 
@@ -145,7 +152,9 @@ def test_emulated_pmu_on_other_machine_is_refused_with_advice(tmp_path: Path) ->
         open_emulated(sysfs=tmp_path)
 
 
-def test_emulated_pmu_without_capability_is_refused(emulated_memory: Any, tmp_path: Path) -> None:
+def test_emulated_pmu_without_capability_is_refused(
+    emulated_memory: EmulatedMemory, tmp_path: Path
+) -> None:
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "self/status").write_text("CapEff:\t0000000000000000\n")

@@ -1,17 +1,18 @@
+# SPDX-License-Identifier: MIT
 """Page faults of real processes, sampled through the real kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hmd.machine.process_id import ProcessId
+from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.sample.fault_sampler import LADDER, open_faults
+from hmd.sample.page_faults import PERIODS, open_faults
 from hmd.sample.ring_sampler import RingSampler
+from tests.fakes.toucher import Toucher
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def within(batch: AccessBatch, pages: range) -> list[int]:
 
 @pytest.mark.parametrize("verb", ["touch", "thread"])
 def test_fault_sampler_reports_every_first_touch(
-    sampler: RingSampler, toucher: Any, verb: str
+    sampler: RingSampler, toucher: Toucher, verb: str
 ) -> None:
     sampler.track([toucher.process])
     pages = toucher.touch(64, verb)
@@ -43,7 +44,7 @@ def test_fault_sampler_reports_every_first_touch(
     assert sampler.stats.samples == len(batch)
 
 
-def test_fault_sampler_drops_untracked_process(sampler: RingSampler, toucher: Any) -> None:
+def test_fault_sampler_drops_untracked_process(sampler: RingSampler, toucher: Toucher) -> None:
     sampler.track([ProcessId(1, 0)])
     pages = toucher.touch(64)
     assert within(sampler.read(), pages) == []
@@ -51,7 +52,7 @@ def test_fault_sampler_drops_untracked_process(sampler: RingSampler, toucher: An
 
 
 def test_fault_sampler_without_processes_samples_nothing(
-    sampler: RingSampler, toucher: Any
+    sampler: RingSampler, toucher: Toucher
 ) -> None:
     toucher.touch(64)
     assert len(sampler.read()) == 0
@@ -66,7 +67,7 @@ def test_fault_sampler_without_processes_samples_nothing(
     assert sampler.stats.dropped == before
 
 
-def test_fault_sampler_rows_index_tracked_order(sampler: RingSampler, toucher: Any) -> None:
+def test_fault_sampler_rows_index_tracked_order(sampler: RingSampler, toucher: Toucher) -> None:
     sampler.track([ProcessId(2**22, 1), toucher.process, ProcessId(1, 0)])
     pages = toucher.touch(16)
     batch = sampler.read()
@@ -74,7 +75,7 @@ def test_fault_sampler_rows_index_tracked_order(sampler: RingSampler, toucher: A
 
 
 def test_fault_sampler_reads_last_samples_of_ended_process(
-    sampler: RingSampler, toucher: Any
+    sampler: RingSampler, toucher: Toucher
 ) -> None:
     sampler.track([toucher.process])
     pages = toucher.touch(64)
@@ -82,14 +83,14 @@ def test_fault_sampler_reads_last_samples_of_ended_process(
     assert len(within(sampler.read(), pages)) == 64
 
 
-def test_fault_sampler_tells_reused_pid_apart(sampler: RingSampler, toucher: Any) -> None:
+def test_fault_sampler_tells_reused_pid_apart(sampler: RingSampler, toucher: Toucher) -> None:
     earlier = ProcessId(toucher.process.pid, toucher.process.start_ticks - 1)
     sampler.track([earlier])
     toucher.touch(64)
     assert len(sampler.read()) == 0
 
 
-def test_fault_sampler_period_samples_one_in_n(sampler: RingSampler, toucher: Any) -> None:
+def test_fault_sampler_period_samples_one_in_n(sampler: RingSampler, toucher: Toucher) -> None:
     sampler.track([toucher.process])
     assert sampler.set_period(7) == 7
     sampler.read()
@@ -100,7 +101,7 @@ def test_fault_sampler_period_samples_one_in_n(sampler: RingSampler, toucher: An
     assert set(batch.period.tolist()) == {7}
 
 
-@pytest.mark.parametrize(("asked", "given"), [(0, LADDER[0]), (13, 13), (10**9, LADDER[-1])])
+@pytest.mark.parametrize(("asked", "given"), [(0, PERIODS[0]), (13, 13), (10**9, PERIODS[-1])])
 def test_fault_sampler_period_is_rounded_to_the_ladder(
     sampler: RingSampler, asked: int, given: int
 ) -> None:
@@ -108,7 +109,7 @@ def test_fault_sampler_period_is_rounded_to_the_ladder(
     assert sampler.period == given
 
 
-def test_fault_sampler_with_full_ring_counts_lost(toucher: Any) -> None:
+def test_fault_sampler_with_full_ring_counts_lost(toucher: Toucher) -> None:
     sampler = open_faults(ring_pages=1)
     try:
         sampler.track([toucher.process])
@@ -123,7 +124,7 @@ def test_fault_sampler_with_full_ring_counts_lost(toucher: Any) -> None:
         sampler.close()
 
 
-def test_fault_sampler_closed_reads_nothing(sampler: RingSampler, toucher: Any) -> None:
+def test_fault_sampler_closed_reads_nothing(sampler: RingSampler, toucher: Toucher) -> None:
     sampler.track([toucher.process])
     sampler.close()
     sampler.close()

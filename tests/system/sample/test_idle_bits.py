@@ -1,15 +1,17 @@
+# SPDX-License-Identifier: MIT
 """Idle page bits of real page frames; the bitmap is an emulated one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.sample.idle_pages import IdlePageBits
 from hmd.sample.page_scan import PageScanSampler
+from tests.fakes.idle_bitmap import IdleBitmap
+from tests.fakes.toucher import Toucher
 
 
 def within(addresses: npt.NDArray[np.uint64], pages: range) -> list[int]:
@@ -18,7 +20,7 @@ def within(addresses: npt.NDArray[np.uint64], pages: range) -> list[int]:
 
 
 def test_idle_bits_report_pages_used_since_the_last_scan(
-    toucher: Any, idle_bitmap: Any, physical: Callable[[int, int], int]
+    toucher: Toucher, idle_bitmap: IdleBitmap, physical: Callable[[int, int], int]
 ) -> None:
     pages = toucher.touch(600)
     sampler = PageScanSampler(IdlePageBits(idle_bitmap))
@@ -35,7 +37,7 @@ def test_idle_bits_report_pages_used_since_the_last_scan(
 
 
 def test_idle_bits_page_that_cannot_be_marked_is_no_row(
-    toucher: Any, idle_bitmap: Any, physical: Callable[[int, int], int]
+    toucher: Toucher, idle_bitmap: IdleBitmap, physical: Callable[[int, int], int]
 ) -> None:
     """As the pages of a huge page but its first."""
     pages = toucher.touch(64)

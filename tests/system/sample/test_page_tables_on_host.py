@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attribution of samples to processes by this host's page tables."""
 
 from __future__ import annotations
@@ -7,17 +8,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hmd.machine.process_id import ProcessId, identify
-from hmd.sample.page_table_attribution import (
-    LAST_READS,
-    PageTableAttribution,
-)
+from hmd.linux.procfs import ProcessId, identify
+from hmd.sample.attribution import READS_AFTER_LOSS, PageTableAttribution
 from tests.fakes.sample_columns import columns_of
+from tests.fakes.toucher import Toucher
 
 PAGE = 4096
 
@@ -43,7 +41,7 @@ def samples_of(physical: Callable[[int, int], int]) -> SamplesOf:
     return samples
 
 
-def test_root_of_known_pages_is_their_process(toucher: Any, samples_of: SamplesOf) -> None:
+def test_root_of_known_pages_is_their_process(toucher: Toucher, samples_of: SamplesOf) -> None:
     pages = toucher.touch(32)
     me = identify(os.getpid())
     assert me is not None
@@ -54,7 +52,7 @@ def test_root_of_known_pages_is_their_process(toucher: Any, samples_of: SamplesO
     here = np.frombuffer(mine, np.uint8).ctypes.data
     of_me = samples_of(77, os.getpid(), range(here, here + PAGE, PAGE))
     samples = [*of_me, *samples_of(99, toucher.process.pid, pages)]
-    assert spaces.index(columns_of(samples)).tolist() == [0, *[1] * 32]
+    assert spaces.find_processes(columns_of(samples)).tolist() == [0, *[1] * 32]
 
 
 @contextmanager
@@ -88,22 +86,23 @@ def test_forked_child_is_distinguished_after_copy_on_write(samples_of: SamplesOf
         assert shared == samples_of(5, child.pid, pages)
         spaces.track([me, child])
         # Both have these pages there: they cannot be distinguished.
-        assert set(spaces.index(columns_of(shared)).tolist()) == {-1}
+        assert set(spaces.find_processes(columns_of(shared)).tolist()) == {-1}
         area[0] = 2  # copy on write: now it is ours alone
         clock.now += 1
-        assert set(spaces.index(columns_of(samples_of(5, os.getpid(), pages))).tolist()) == {0}
+        own_samples = samples_of(5, os.getpid(), pages)
+        assert set(spaces.find_processes(columns_of(own_samples)).tolist()) == {0}
         of_child = samples_of(6, child.pid, pages[1:])
-        assert set(spaces.index(columns_of(of_child)).tolist()) == {1}
+        assert set(spaces.find_processes(columns_of(of_child)).tolist()) == {1}
 
 
 def test_ended_process_keeps_its_root_for_its_last_samples(
-    toucher: Any, samples_of: SamplesOf
+    toucher: Toucher, samples_of: SamplesOf
 ) -> None:
     samples = samples_of(9, toucher.process.pid, toucher.touch(4))
     spaces = PageTableAttribution(clock=Clock())
     spaces.track([toucher.process])
-    assert set(spaces.index(columns_of(samples)).tolist()) == {0}
+    assert set(spaces.find_processes(columns_of(samples)).tolist()) == {0}
     toucher.end()
-    for _ in range(LAST_READS):
-        assert set(spaces.index(columns_of(samples)).tolist()) == {0}
-    assert set(spaces.index(columns_of(samples)).tolist()) == {-1}
+    for _ in range(READS_AFTER_LOSS):
+        assert set(spaces.find_processes(columns_of(samples)).tolist()) == {0}
+    assert set(spaces.find_processes(columns_of(samples)).tolist()) == {-1}

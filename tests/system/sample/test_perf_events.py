@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """perf_event_open and its errors, on this host's kernel; descriptors and mappings are freed."""
 
 from __future__ import annotations
@@ -5,25 +6,20 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hmd._native import lib
-from hmd.errors import Exit, UnavailableError
+from hmd.base.errors import Exit, UnavailableError
 from hmd.sample.access_batch import Kind
-from hmd.sample.fault_sampler import open_faults
-from hmd.sample.perf_control import PerfControl
-from hmd.sample.perf_events import (
-    EventRing,
-    PerfError,
-    PerfEvent,
-    open_event,
-    open_rings,
-)
+from hmd.sample.page_faults import open_faults
+from hmd.sample.perf_events import EventRing, PerfError, PerfEvent, open_event, open_rings
 from hmd.sample.perf_ring import RecordColumns, SampleType
+from hmd.sample.pmu import PerfControl
 from tests.fakes.open_descriptors import open_descriptors
+from tests.fakes.toucher import Toucher
 
 SOFTWARE, PAGE_FAULTS = 1, 2
 TYPE = SampleType.TID | SampleType.ADDR
@@ -95,12 +91,12 @@ def test_group_leader_closes_with_its_event() -> None:
     assert open_descriptors() == before
 
 
-def test_perf_pair_counts_with_two_periods(toucher: Any) -> None:
+def test_perf_pair_counts_with_two_periods(toucher: Toucher) -> None:
     before = open_descriptors()
     event = PerfEvent(SOFTWARE, PAGE_FAULTS, sample_type=TYPE, period=199)
     cpu = min(os.sched_getaffinity(0))  # the toucher's
     (first,) = open_rings(event, Kind.FAULT, [cpu], 16)
-    second = first.second(211)
+    second = first.open_second(211)
     control = PerfControl([first], None, [second])
     assert open_descriptors() == before + 2
 
@@ -130,7 +126,7 @@ def test_perf_pair_refused_reports_the_second_counter() -> None:
     (ring,) = open_rings(FAULTS, Kind.FAULT, [0], 4)
     before = open_descriptors()
     with pytest.raises(PerfError, match="cannot open page faults a second time on CPU 0: "):
-        ring.second(1 << 63, "page faults")  # a period that the kernel refuses
+        ring.open_second(1 << 63, "page faults")  # a period that the kernel refuses
     assert open_descriptors() == before
     ring.close()
 
@@ -185,7 +181,7 @@ def test_perf_ring_shrinks_to_the_mlock_limit() -> None:
         fd = open_event(FAULTS, 0, -1)
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
         os.setresuid(65534, 65534, 65534)
-        with EventRing(fd, FAULTS, Kind.FAULT, pages) as ring:
+        with closing(EventRing(fd, FAULTS, Kind.FAULT, pages)) as ring:
             assert 4 <= ring.pages < pages
 
     if int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) < 0:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Opening a PMU's events on a real kernel.
 
 Where there is no PMU, a sysfs tree stands for one whose type is the kernel's software events: its
@@ -11,18 +12,18 @@ import os
 import resource
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hmd.errors import UnavailableError
+from hmd.base.errors import UnavailableError
 from hmd.sample.access_batch import Kind
-from hmd.sample.memory_events import STORE_SCALE, EventChoice
-from hmd.sample.period_control import PRIMES, stands_for
+from hmd.sample.periods import PRIME_PERIODS, STORE_PERIOD_RATIO, accesses_per_sample
 from hmd.sample.pmu import open_pmu
+from hmd.sample.sampler import SampleSettings
 from tests.fakes.open_descriptors import open_descriptors
 from tests.fakes.software_pmu import CLOCK, CPUS, FAULTS, MINOR_FAULTS, NONSENSE, SoftwarePmu
+from tests.fakes.toucher import Toucher
 
 
 def descriptors() -> int:
@@ -30,9 +31,11 @@ def descriptors() -> int:
     return open_descriptors()
 
 
-def test_pmu_with_loads_and_stores_samples_both(software_pmu: SoftwarePmu, toucher: Any) -> None:
+def test_pmu_with_loads_and_stores_samples_both(
+    software_pmu: SoftwarePmu, toucher: Toucher
+) -> None:
     software_pmu.device(mem_loads=FAULTS, mem_stores=MINOR_FAULTS)
-    sampler = open_pmu(EventChoice(), 199, software_pmu.proc, software_pmu.sysfs)
+    sampler = open_pmu(SampleSettings(period=199), software_pmu.proc, software_pmu.sysfs)
     sampler.track([toucher.process])
     pages = toucher.touch(64)
     batch = sampler.read()
@@ -42,13 +45,14 @@ def test_pmu_with_loads_and_stores_samples_both(software_pmu: SoftwarePmu, touch
         assert sorted(batch.address[rows].tolist()) == list(pages)
     assert sampler.name == "pmu"
     assert sampler.detail == f"cpu/mem-loads,ldlat=30/ and cpu/mem-stores/ on {CPUS} CPUs"
-    assert sampler.ladder == PRIMES
+    assert sampler.periods == PRIME_PERIODS
 
 
-def test_pmu_with_pairs_counts_loads_twice(software_pmu: SoftwarePmu, toucher: Any) -> None:
+def test_pmu_with_pairs_counts_loads_twice(software_pmu: SoftwarePmu, toucher: Toucher) -> None:
     software_pmu.device(mem_loads=FAULTS, mem_stores=MINOR_FAULTS)
     before = descriptors()
-    sampler = open_pmu(EventChoice(), 199, software_pmu.proc, software_pmu.sysfs, pairs=True)
+    settings = SampleSettings(period=199, pairs=True)
+    sampler = open_pmu(settings, software_pmu.proc, software_pmu.sysfs)
     assert descriptors() == before + 3 * CPUS
     assert (sampler.period, sampler.pair_period) == (199, 211)
     assert sampler.detail == f"cpu/mem-loads,ldlat=30/ twice and cpu/mem-stores/ on {CPUS} CPUs"
@@ -63,17 +67,17 @@ def test_pmu_with_pairs_counts_loads_twice(software_pmu: SoftwarePmu, toucher: A
     loads, stores = rows & (batch.kind == Kind.LOAD), rows & (batch.kind == Kind.STORE)
     assert sorted(batch.address[loads].tolist()) == sorted([*pages, *pages])
     assert sorted(batch.address[stores].tolist()) == list(pages)
-    assert set(batch.period[loads].tolist()) == {stands_for(199, 211)}
+    assert set(batch.period[loads].tolist()) == {accesses_per_sample(199, 211)}
     assert set(batch.period[stores].tolist()) == {1}
 
 
 def test_pmu_with_pairs_and_auxiliary_event_opens_one_group(
-    software_pmu: SoftwarePmu, toucher: Any
+    software_pmu: SoftwarePmu, toucher: Toucher
 ) -> None:
     software_pmu.device(mem_loads=FAULTS, mem_loads_aux=CLOCK)
     before = descriptors()
-    choice = EventChoice(stores=False)
-    sampler = open_pmu(choice, 199, software_pmu.proc, software_pmu.sysfs, pairs=True)
+    choice = SampleSettings(period=199, stores=False, pairs=True)
+    sampler = open_pmu(choice, software_pmu.proc, software_pmu.sysfs)
     assert descriptors() == before + 3 * CPUS
     sampler.track([toucher.process])
     pages = toucher.touch(16)
@@ -84,18 +88,18 @@ def test_pmu_with_pairs_and_auxiliary_event_opens_one_group(
 
 
 def test_pmu_without_descriptors_for_pairs_samples_with_one_counter(
-    software_pmu: SoftwarePmu, toucher: Any
+    software_pmu: SoftwarePmu, toucher: Toucher
 ) -> None:
     """There are descriptors for one counter a CPU and not for the second."""
     software_pmu.device(mem_loads=FAULTS)
-    choice = EventChoice(stores=False)
+    choice = SampleSettings(period=199, stores=False, pairs=True)
     before = descriptors()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()) + 1
     held = [os.open("/dev/null", os.O_RDONLY) for _ in range(free - before)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + CPUS, limits[1]))
     try:
-        sampler = open_pmu(choice, 199, software_pmu.proc, software_pmu.sysfs, pairs=True)
+        sampler = open_pmu(choice, software_pmu.proc, software_pmu.sysfs)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for fd in held:
@@ -118,7 +122,7 @@ def test_pmu_without_descriptors_for_pairs_samples_with_one_counter(
 
 def test_pmu_event_of_a_single_counter_has_no_pairs(software_pmu: SoftwarePmu) -> None:
     software_pmu.amd()
-    sampler = open_pmu(EventChoice(), None, software_pmu.proc, software_pmu.sysfs, pairs=True)
+    sampler = open_pmu(SampleSettings(pairs=True), software_pmu.proc, software_pmu.sysfs)
     sampler.close()
     assert sampler.pair_period is None
     assert sampler.detail == (
@@ -127,14 +131,12 @@ def test_pmu_event_of_a_single_counter_has_no_pairs(software_pmu: SoftwarePmu) -
 
 
 def test_pmu_with_timestamps_records_monotonic_time(
-    software_pmu: SoftwarePmu, toucher: Any
+    software_pmu: SoftwarePmu, toucher: Toucher
 ) -> None:
     software_pmu.device(mem_loads=FAULTS)
-    choice = EventChoice(stores=False)
     for timestamps in (False, True):
-        sampler = open_pmu(
-            choice, 199, software_pmu.proc, software_pmu.sysfs, timestamps=timestamps
-        )
+        choice = SampleSettings(period=199, stores=False, timestamps=timestamps)
+        sampler = open_pmu(choice, software_pmu.proc, software_pmu.sysfs)
         sampler.track([toucher.process])
         before_ns = time.monotonic_ns()
         pages = toucher.touch(8)
@@ -149,11 +151,13 @@ def test_pmu_with_timestamps_records_monotonic_time(
             assert not time_ns.any()
 
 
-def test_pmu_with_auxiliary_event_samples_loads(software_pmu: SoftwarePmu, toucher: Any) -> None:
+def test_pmu_with_auxiliary_event_samples_loads(
+    software_pmu: SoftwarePmu, toucher: Toucher
+) -> None:
     software_pmu.device(mem_loads=FAULTS, mem_loads_aux=CLOCK)
     before = descriptors()
-    choice = EventChoice(stores=False)
-    sampler = open_pmu(choice, None, software_pmu.proc, software_pmu.sysfs)
+    choice = SampleSettings(stores=False)
+    sampler = open_pmu(choice, software_pmu.proc, software_pmu.sysfs)
     assert descriptors() == before + 2 * CPUS
     sampler.track([toucher.process])
     pages = toucher.touch(16)
@@ -165,12 +169,12 @@ def test_pmu_with_auxiliary_event_samples_loads(software_pmu: SoftwarePmu, touch
 
 
 def test_pmu_of_hybrid_cpu_opens_events_of_each_core_type(
-    software_pmu: SoftwarePmu, toucher: Any
+    software_pmu: SoftwarePmu, toucher: Toucher
 ) -> None:
     software_pmu.device("cpu_core", "0", mem_loads=FAULTS, mem_stores=MINOR_FAULTS)
     software_pmu.device("cpu_atom", "1", mem_loads=MINOR_FAULTS, mem_stores=MINOR_FAULTS)
     before = descriptors()
-    sampler = open_pmu(EventChoice(), None, software_pmu.proc, software_pmu.sysfs)
+    sampler = open_pmu(SampleSettings(), software_pmu.proc, software_pmu.sysfs)
     assert descriptors() == before + 4
     assert "cpu_core/mem-loads" in sampler.detail
     assert "cpu_atom/mem-stores" in sampler.detail
@@ -179,7 +183,7 @@ def test_pmu_of_hybrid_cpu_opens_events_of_each_core_type(
 
 def test_pmu_without_store_event_samples_loads(software_pmu: SoftwarePmu) -> None:
     software_pmu.device(mem_loads=FAULTS, mem_stores=NONSENSE)
-    sampler = open_pmu(EventChoice(), None, software_pmu.proc, software_pmu.sysfs)
+    sampler = open_pmu(SampleSettings(), software_pmu.proc, software_pmu.sysfs)
     sampler.close()
     assert sampler.detail == f"cpu/mem-loads,ldlat=30/ on {CPUS} CPUs"
 
@@ -190,14 +194,14 @@ def test_pmu_without_load_event_is_refused_and_closes_descriptors(
     software_pmu.device(mem_loads=NONSENSE, mem_stores=FAULTS)
     before = descriptors()
     with pytest.raises(UnavailableError, match="no such event"):
-        open_pmu(EventChoice(), None, software_pmu.proc, software_pmu.sysfs)
+        open_pmu(SampleSettings(), software_pmu.proc, software_pmu.sysfs)
     assert descriptors() == before
 
 
 def test_pmu_latency_is_scaled_to_nanoseconds(software_pmu: SoftwarePmu) -> None:
     software_pmu.device(mem_loads=FAULTS)
-    sampler = open_pmu(EventChoice(stores=False), None, software_pmu.proc, software_pmu.sysfs)
-    assert sampler._ns_per_weight == pytest.approx(0.5)
+    sampler = open_pmu(SampleSettings(stores=False), software_pmu.proc, software_pmu.sysfs)
+    assert sampler._ns_per_latency_unit == pytest.approx(0.5)
     sampler.close()
 
 
@@ -206,8 +210,8 @@ def test_pmu_period_is_rounded_to_the_ladder(
     software_pmu: SoftwarePmu, asked: int, given: int
 ) -> None:
     software_pmu.device(mem_loads=FAULTS, mem_stores=MINOR_FAULTS)
-    sampler = open_pmu(EventChoice(), asked, software_pmu.proc, software_pmu.sysfs)
+    sampler = open_pmu(SampleSettings(period=asked), software_pmu.proc, software_pmu.sysfs)
     assert sampler.period == given
     assert sampler.set_period(211) == 211
     sampler.close()
-    assert STORE_SCALE > 1
+    assert STORE_PERIOD_RATIO > 1

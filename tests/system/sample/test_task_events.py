@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Forks and names that the kernel records, on the host."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ import threading
 
 import pytest
 
-from hmd.sample.task_events import Forked, Named, TaskEvents, parse_records
+from hmd.sample.perf_events import Forked, Named, TaskEvents, parse_records
 
 pytestmark = pytest.mark.root
 

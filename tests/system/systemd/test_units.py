@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The shipped units, checked by systemd's tools."""
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hmd.errors import Exit
-from hmd.machine.checks.privileges import Capability
+from hmd.base.errors import Exit
+from hmd.linux.checks import Capability
 
 UNITS = Path(__file__).parents[3] / "systemd"
 SERVICE = UNITS / "hmd.service"

@@ -1,17 +1,19 @@
+# SPDX-License-Identifier: MIT
 """Trace metadata of the machine: tiers and their latency and bandwidth by firmware."""
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hmd.machine.nodes.topology import Node, Topology
-from hmd.sample.auto_select import SampleSettings
-from hmd.trace.metadata import describe
-from hmd.trace.record_inputs import open_sources
+from hmd.linux.topology import Node, Topology
+from hmd.sample.sampler import SampleSettings
+from hmd.trace.recorder import Sources
+from hmd.trace.session import describe
+from tests.fakes.plugin_memory import EmulatedMemory
 
 GIB = 1 << 30
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
@@ -22,18 +24,19 @@ def node(number: int, tier: int, **figures: int) -> Node:
 
 
 @pytest.fixture
-def about(emulated_memory: Any) -> Any:
+def about(emulated_memory: EmulatedMemory) -> Callable[..., dict[str, Any]]:
     def about(*nodes: Node, pairs: bool = False) -> dict[str, Any]:
-        with contextlib.ExitStack() as opened:
-            settings = SampleSettings(sampler="emulated", period=101, pairs=pairs)
-            sources = open_sources(settings, opened, sysfs=emulated_memory.sysfs)
+        settings = SampleSettings(sampler="emulated", period=101, pairs=pairs)
+        with Sources(settings, sysfs=emulated_memory.sysfs) as sources:
             emulated_memory.clock(machine_ps=5_000_000, vcpu=0, vcpu_ps=0)
             return describe(["x"], Topology(nodes, "HMAT figures"), sources, "slow")
 
     return about
 
 
-def test_metadata_tiers_have_mean_latency_and_total_bandwidth(about: Any) -> None:
+def test_metadata_tiers_have_mean_latency_and_total_bandwidth(
+    about: Callable[..., dict[str, Any]],
+) -> None:
     fast = {"read_latency_ns": 80, "write_latency_ns": 90}
     wide = {"read_bandwidth_mbps": 100_000, "write_bandwidth_mbps": 50_000}
     found = about(
@@ -62,24 +65,27 @@ def test_metadata_tiers_have_mean_latency_and_total_bandwidth(about: Any) -> Non
     assert found["tier_source"] == "HMAT figures"
 
 
-def test_metadata_of_emulated_machine_has_modelled_clock_and_counts(about: Any) -> None:
+def test_metadata_of_emulated_machine_has_modelled_clock_and_counts(
+    about: Callable[..., dict[str, Any]],
+) -> None:
     found = about(node(0, 0))
     assert (found["clock"], found["begin_ns"]) == ("modelled", 5000)
     assert found["instructions"] == "emulated"
     assert found["period"] == 101
 
 
-def test_metadata_reports_sample_pairs(about: Any) -> None:
+def test_metadata_reports_sample_pairs(about: Callable[..., dict[str, Any]]) -> None:
     found = about(node(0, 0), pairs=True)
     assert (found["period"], found["pairs"], found["pair_period"]) == (101, True, 109)
     found = about(node(0, 0))
     assert (found["pairs"], found["pair_period"]) == (False, None)
 
 
-def test_metadata_reorder_window_is_reported_for_real_cpus_only(about: Any) -> None:
+def test_metadata_reorder_window_is_reported_for_real_cpus_only(
+    about: Callable[..., dict[str, Any]],
+) -> None:
     assert about(node(0, 0))["reorder_window"] is None, "the guest sees QEMU's CPU"
-    with contextlib.ExitStack() as opened:
-        sources = open_sources(SampleSettings(sampler="faults"), opened)
+    with Sources(SampleSettings(sampler="faults")) as sources:
         topology = Topology((node(0, 0),), "one node")
         found = describe([], topology, sources, None, MACHINES / "cascade-lake/proc")
     assert (found["reorder_window"], found["fill_buffers"]) == (224, 12)

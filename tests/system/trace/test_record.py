@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Recording real programs with the kernel's page faults, which every machine has."""
 
 import contextlib
@@ -13,23 +14,18 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from hmd.errors import MissingError, TargetError
-from hmd.machine.nodes.numa_nodes import read_topology
-from hmd.machine.nodes.topology import Topology
-from hmd.machine.process_id import identify
+from hmd.base.errors import MissingError, TargetError
+from hmd.base.units import PAGE_BYTES
+from hmd.linux.procfs import identify
+from hmd.linux.topology import Topology, read_topology
 from hmd.sample.access_batch import Kind
-from hmd.sample.auto_select import SampleSettings
-from hmd.trace.gated_launch import Launched
-from hmd.trace.metadata import describe
-from hmd.trace.placement_log import pages_of
-from hmd.trace.record_inputs import open_sources
-from hmd.trace.record_session import RecordRequest, record_command, record_running
-from hmd.trace.recorder import Recorder, RecordSettings
+from hmd.sample.sampler import SampleSettings
+from hmd.trace.reader import read_trace
+from hmd.trace.recorder import Recorder, RecordSettings, Sources
+from hmd.trace.session import Launched, RecordRequest, describe, record_command, record_running
+from hmd.trace.summary import summarise
 from hmd.trace.trace import Trace
-from hmd.trace.trace_reader import read_trace
-from hmd.trace.trace_summary import summarise
-from hmd.trace.trace_writer import TraceWriter
-from hmd.units import PAGE_BYTES
+from hmd.trace.writer import TraceWriter
 
 TOUCH = """
 import mmap, os, sys, time
@@ -73,10 +69,10 @@ def test_record_command_saves_accesses_mappings_and_placement(tmp_path: Path) ->
     assert trace.begin_ns <= trace.samples.time_ns[0] <= trace.samples.time_ns[-1]
     assert trace.samples.time_ns[-1] < end_ns + 1e9
     assert trace.mappings
-    page = np.concatenate([pages_of(change)[0] for change in trace.placement])
+    page = np.concatenate([change.by_page()[0] for change in trace.placement])
     assert len(page) >= 500
     # Pages that were there when it ended are not recorded as gone.
-    assert sum(summarise(trace).resident_pages.values()) >= 500
+    assert sum(summarise(trace)["resident_pages"].values()) >= 500
     assert trace.progress is not None
     assert trace.progress.cpu_ns.max() > 1e6
     assert trace.clock == "monotonic"
@@ -129,7 +125,7 @@ signal.pause()
 def test_recorder_of_many_short_lived_processes_keeps_their_index_only(tmp_path: Path) -> None:
     sample = SampleSettings(sampler="faults", period=1)
     with contextlib.ExitStack() as opened:
-        sources = open_sources(sample, opened)
+        sources = opened.enter_context(Sources(sample))
         assert sources.tasks is not None
         child = opened.enter_context(
             contextlib.closing(Launched([sys.executable, "-S", "-c", FORKS], None))
@@ -146,7 +142,7 @@ def test_recorder_of_many_short_lived_processes_keeps_their_index_only(tmp_path:
             recorder.poll()
         for _ in range(2):
             recorder.poll()
-        found = recorder.processes, len(recorder._followed), len(recorder._family._name)
+        found = recorder.processes, len(recorder._running), len(recorder._descendants._name)
         child.kill()
     assert found == (401, 1, 1)
 
@@ -178,7 +174,7 @@ def test_record_running_process_ends_after_requested_time(tmp_path: Path) -> Non
     assert recorded.exit_code is None
     trace = read_trace(tmp_path / "t")
     assert trace.processes[0].pid == process.pid
-    assert len(np.concatenate([pages_of(change)[0] for change in trace.placement])) >= 100
+    assert len(np.concatenate([change.by_page()[0] for change in trace.placement])) >= 100
 
 
 def test_record_of_missing_command_or_process_raises(tmp_path: Path) -> None:
@@ -199,7 +195,7 @@ def test_record_on_tier_fixes_addresses_unless_randomized(
 ) -> None:
     (node, *_) = read_topology().nodes
     two_tiers = Topology((replace(node, tier=0), replace(node, tier=1)))
-    monkeypatch.setattr("hmd.trace.record_session.read_topology", lambda: two_tiers)
+    monkeypatch.setattr("hmd.trace.session.read_topology", lambda: two_tiers)
     stacks = set()
     for name in "ab":
         script = f"grep stack /proc/self/maps > {tmp_path / name}"

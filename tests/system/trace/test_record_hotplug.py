@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CPUs that come online while a program is recorded; tests change a sysfs tree.
 
 Needs two CPUs.
@@ -14,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from hmd.machine.nodes.numa_nodes import read_topology
-from hmd.machine.process_id import identify
-from hmd.sample.auto_select import SampleSettings
-from hmd.trace.metadata import describe
-from hmd.trace.record_inputs import SourceRenewal, open_sources
-from hmd.trace.recorder import Recorder
-from hmd.trace.trace_reader import read_trace
-from hmd.trace.trace_writer import TraceWriter
+from hmd.linux.procfs import identify
+from hmd.linux.topology import read_topology
+from hmd.sample.sampler import SampleSettings
+from hmd.trace.reader import read_trace
+from hmd.trace.recorder import Recorder, Sources
+from hmd.trace.session import describe
+from hmd.trace.writer import TraceWriter
 
 PAGES = 300
 TOUCH = f"""
@@ -69,15 +69,14 @@ def test_record_samples_cpus_that_come_online(program: Program, tmp_path: Path) 
     online.write_text("0\n")
     settings = SampleSettings(sampler="faults", period=1)
     with contextlib.ExitStack() as opened:
-        sources = open_sources(settings, opened, sysfs=tmp_path / "sys")
+        sources = opened.enter_context(Sources(settings, sysfs=tmp_path / "sys"))
         first = sources.sampler, sources.tasks
         assert first[1] is not None
         process = identify(program.pid)
         assert process is not None
         about = describe(["touch"], read_topology(), sources, None)
         writer = opened.enter_context(TraceWriter(tmp_path / "t", about))
-        renewal = SourceRenewal(settings, sysfs=tmp_path / "sys")
-        recorder = Recorder(process, sources, writer, renewal=renewal)
+        recorder = Recorder(process, sources, writer)
         recorder.begin()
         program.touch()
         recorder.poll()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Commands and files of bench/ that documents and sources name exist."""
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ FILE = re.compile(r"\bbench/[a-z][a-z_/]*\.(?:py|c|yaml)\b")
 
 
 def texts() -> dict[str, str]:
-    """Return the text of each tracked document and source, by path."""
+    """Return the text of each tracked document and source but dated notes, by path."""
     listed = ["git", "ls-files", "*.md", "hmd/*.py", "bench/*.py", "Makefile"]
     files = subprocess.run(listed, cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    present = [name for name in files.split() if (ROOT / name).exists()]
+    present = [
+        name
+        for name in files.split()
+        if (ROOT / name).exists() and not name.startswith("docs/lab/")
+    ]
     return {name: (ROOT / name).read_text() for name in present}
 
 

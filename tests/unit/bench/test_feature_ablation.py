@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Ablation of the learned policy's features, on made rows of which one feature knows the future."""
 
 import numpy as np
 
 from bench.learned_policy.feature_ablation import GROUPS, held_out_bits, table
-from hmd.decide.learned.feature_kernel import FEATURES
-from hmd.learn.training_rows import TrainingRows
+from hmd.learn.rows import TrainingRows
+from hmd.policy.learned.features import FEATURES
 
 TELLS = "block_next"
 ROWS = 60_000  # fewer are too few steps for a fit of four epochs

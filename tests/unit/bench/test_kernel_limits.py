@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Limits that a bench raises."""
 
 from __future__ import annotations
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.scale.kernel_limits import raised
+from bench.scale.tick_cost import raised
 
 
 def test_limits_raised_where_lower_and_put_back(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cases of the learned policy in the guest: settings by program, rows next to the comparison's."""
 
 from __future__ import annotations
@@ -6,11 +7,9 @@ import json
 
 import pytest
 
-from bench.compare.campaign import CampaignResults
-from bench.compare.case_digest import case_digest
-from bench.compare.case_result import CaseResult, results
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.guest_daemon import configuration
+from bench.compare.campaign import CampaignResults, case_digest
+from bench.compare.comparison_case import CaseResult, ComparisonCase, results
+from bench.compare.guest_services import configuration
 from bench.compare.policies import COMMITTED
 from bench.compare.systems import HMD_DEFAULT
 from bench.learned_policy.in_guest import CASES, LEARNED, PEERS, rows, table, vs_best_peer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The runs of the learned policy's study: which are made, and which are known."""
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from bench.learned_policy import runs as learned_runs
 from bench.learned_policy.networks import HeldOutNetworks
 from bench.learned_policy.runs import HeldOutRun, HeldOutRuns, runs_of
 from bench.suite.ground_truth import RecordedStream
+from hmd.base.errors import UsageError
 from hmd.emulate.preset import load
-from hmd.errors import UsageError
 from hmd.simulate.journal import Journal
 from tests.unit.simulate.conftest import PAGES, hot_set, stream_of
 
@@ -20,16 +21,16 @@ from tests.unit.simulate.conftest import PAGES, hot_set, stream_of
 def test_runs_of_nothing_are_all_cases_with_one_seed_where_samples_do_not_matter() -> None:
     runs = runs_of("", 3, programs=("cg", "sat"), ratios=("1:2", "1:8"))
     # Tuned rules are of cg at 1:8 alone.
-    assert len(set(runs)) == len(runs) == 4 * (4 + 3 * 4) + 3
+    assert len(set(runs)) == len(runs) == 4 * (4 + 3 * 3) + 3
     assert [run.seed for run in runs] == sorted(run.seed for run in runs)
     assert {run.policy for run in runs if run.seed > 1} == {
-        "histogram", "benefit", "learned", "learned, unguarded", "tuned rule",
+        "histogram", "benefit", "learned", "tuned rule",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("given", "number"),
-    [("cg", 25), ("cg:1:8", 9), ("cg:1:2", 8), ("cg:1:16:learned-unguarded,cg:1:2:tuned-rule", 2)],
+    [("cg", 22), ("cg:1:8", 8), ("cg:1:2", 7), ("cg:1:16:learned,cg:1:2:tuned-rule", 2)],
 )
 def test_runs_of_cases_are_these(given: str, number: int) -> None:
     runs = runs_of(given, 1)
@@ -38,8 +39,8 @@ def test_runs_of_cases_are_these(given: str, number: int) -> None:
 
 
 def test_runs_of_a_ratio_that_begins_as_another_are_of_that_ratio() -> None:
-    (run,) = runs_of("cg:1:16:learned-unguarded", 1, ratios=("1:1", "1:16"))
-    assert run == HeldOutRun(1, "cg", "1:16", "learned, unguarded")
+    (run,) = runs_of("cg:1:16:learned", 1, ratios=("1:1", "1:16"))
+    assert run == HeldOutRun(1, "cg", "1:16", "learned")
 
 
 @pytest.mark.parametrize("given", ["emacs", "cg:1:3", "cg:1:2:emacs", "cg:learned"])

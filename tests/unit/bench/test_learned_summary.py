@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The summary of the learned policy's results."""
 
 from __future__ import annotations
@@ -6,20 +7,18 @@ from typing import Any
 
 import pytest
 
-from bench.learned_policy.summary import gap_closed, intervals, mean_speeds, summary
+from bench.learned_policy.runs import gap_closed, intervals, mean_speeds, summary
 
 
 def case(ratio: str, program: str = "drift", **seconds: float) -> dict[str, Any]:
     times = {name.replace("_", " "): value for name, value in seconds.items()}
-    if "unguarded" in times:
-        times["learned, unguarded"] = times.pop("unguarded")
     by_seed = {name: [value] for name, value in times.items()}
     return {"program": program, "ratio": ratio, "seconds": times, "by_seed": by_seed}
 
 
 CASES = [
-    case("1:2", first_touch=8.0, none=8.4, histogram=5.0, benefit=4.0, learned=3.2, unguarded=4.2),
-    case("1:8", first_touch=8.0, none=8.0, histogram=6.4, benefit=8.0, learned=10.0, unguarded=8.0),
+    case("1:2", first_touch=8.0, none=8.4, histogram=5.0, benefit=4.0, learned=3.2),
+    case("1:8", first_touch=8.0, none=8.0, histogram=6.4, benefit=8.0, learned=10.0),
 ]
 
 
@@ -29,7 +28,6 @@ def test_summary_of_two_cases_means_and_worst() -> None:
     # The best rule differs by case: 4.0 and 6.4 seconds.
     assert found["geomean_vs_best_untuned"] == pytest.approx((1.25 * 0.64) ** 0.5, abs=1e-4)
     assert found["worst_vs_none"] == pytest.approx(0.8)
-    assert found["worst_of_unguarded_vs_none"] == pytest.approx(1.0)
     assert found["worst_of_default_vs_none"] == pytest.approx(1.0)
     assert found["gap_closed"] is None
     assert found["heldout"] == CASES
@@ -40,7 +38,7 @@ def test_summary_of_a_case_without_ours_leaves_its_ratios_out() -> None:
     found = summary([*CASES, case("1:16", first_touch=8.0, none=8.0, benefit=1.0)])
     assert found["geomean_vs_rule"] == pytest.approx(1.0)
     assert found["cases"] == {
-        "none": 3, "histogram": 2, "benefit": 3, "learned": 2, "learned, unguarded": 2,
+        "none": 3, "histogram": 2, "benefit": 3, "learned": 2,
     }  # fmt: skip
 
 
@@ -57,7 +55,7 @@ def test_mean_speeds_are_over_the_cases_that_have_every_policy() -> None:
 
 def test_summary_of_a_tuned_rule_compares_its_cases_alone() -> None:
     tuned = case(
-        "1:2", first_touch=8.0, none=8.4, histogram=5.0, benefit=4.0, learned=3.2, unguarded=4.2,
+        "1:2", first_touch=8.0, none=8.4, histogram=5.0, benefit=4.0, learned=3.2,
         tuned_rule=3.84,
     )  # fmt: skip
     cases = [tuned, CASES[1]]
@@ -70,7 +68,7 @@ def test_summary_of_a_tuned_rule_compares_its_cases_alone() -> None:
 
 def test_mean_speeds_of_a_bound_only_where_all_cases_have_it() -> None:
     known = case(
-        "1:2", first_touch=8.0, none=8.4, histogram=5.0, benefit=4.0, learned=3.2, unguarded=4.2,
+        "1:2", first_touch=8.0, none=8.4, histogram=5.0, benefit=4.0, learned=3.2,
         clairvoyant=2.0,
     )  # fmt: skip
     found = summary([known, CASES[1]])

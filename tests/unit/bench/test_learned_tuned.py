@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rules tuned for one program and ratio, for the learned policy's study."""
 
 from __future__ import annotations
@@ -5,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.learned_policy.networks import charged
-from bench.learned_policy.tuned_rule import tuned_rule
+from bench.learned_policy.runs import tuned_rule
 from hmd.emulate.preset import load
 from hmd.learn.training import make_policy
 from hmd.simulate.journal import Journal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The bench of the CPU quota: rings that it writes, and a short run of the daemon's loop."""
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 
 from bench.scale.quota import CASES, QuotaCase, QuotaRun, measure
-from bench.stages.written_rings import RECORD, WrittenRing, sampler_over
-from hmd.observe.budget_numbers import Work
+from bench.stages.ring import RECORD, WrittenRing, sampler_over
+from hmd.metrics.status import Work
 
 
 def test_written_rings_samples_are_read_across_the_end_of_the_ring() -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """docs/results/scale.json: rows by case, ratios of them, the quota, and the picture."""
 
 from __future__ import annotations
@@ -6,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.scale.plot import draw
-from bench.scale.results import (
+from bench.scale.tick_cost import (
     QUOTA,
     RESULTS,
     default_cost,
+    draw,
     merged,
     publish,
     quota_rows,

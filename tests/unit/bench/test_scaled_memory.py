@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The simulated memory of the benchmarks of terabytes."""
 
 from __future__ import annotations
@@ -7,10 +8,9 @@ import errno
 import numpy as np
 import pytest
 
-from bench.scale.scaled_memory import BASE, FAST, SLOW, ScaledMemory
-from bench.scale.scaled_samples import ScaledSamples
-from hmd.machine.pages.move_pages import MoveFlags
-from hmd.units import GIB, HUGE_PAGE_PAGES, PAGE_BYTES
+from bench.scale.scaled_memory import BASE, FAST, SLOW, ScaledMemory, ScaledSamples
+from hmd.base.units import GIB, HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.linux.page_calls import MoveFlags
 
 CHUNKS = 40
 

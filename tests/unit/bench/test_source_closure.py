@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The digest of the code that a result depends on."""
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ def names(*modules: str) -> set[str]:
 
 
 def test_source_closure_follows_imports_within_functions() -> None:
-    found = names("hmd.decide.policies.benefit")
-    assert "hmd/decide/cost_benefit/move_values.py" in found  # of savings_ledger, for its kernels
-    assert "hmd/decide/cost_benefit/persistence.py" in found
+    found = names("hmd.policy.builtin.benefit")
+    assert "hmd/policy/saving.py" in found  # of savings_ledger, for its kernels
+    assert "hmd/policy/horizon.py" in found
 
 
 def test_source_closure_has_nothing_that_is_not_imported() -> None:
-    assert "hmd/decide/policies/learned.py" not in names("hmd.decide.policies.benefit")
+    assert "hmd/policy/builtin/learned.py" not in names("hmd.policy.builtin.benefit")
 
 
 def test_source_closure_of_an_unknown_module_fails() -> None:
@@ -27,6 +28,6 @@ def test_source_closure_of_an_unknown_module_fails() -> None:
 
 
 def test_closure_digest_differs_by_module() -> None:
-    rule = closure_digest("hmd.decide.policies.benefit")
-    assert rule == closure_digest("hmd.decide.policies.benefit")
-    assert rule != closure_digest("hmd.decide.policies.histogram")
+    rule = closure_digest("hmd.policy.builtin.benefit")
+    assert rule == closure_digest("hmd.policy.builtin.benefit")
+    assert rule != closure_digest("hmd.policy.builtin.histogram")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rows of the planners' benchmark, their commands and the picture of sweeps."""
 
 from __future__ import annotations

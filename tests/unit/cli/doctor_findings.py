@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The findings that ``hmd doctor --json`` has printed."""
 
 from __future__ import annotations

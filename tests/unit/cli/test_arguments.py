@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arguments that several commands take."""
 
 import argparse

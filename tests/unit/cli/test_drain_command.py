@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd drain`` against a socket that reports the progress of a drain."""
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
-from hmd.control.request import ControlRequest
+from hmd.control.requests import ControlRequest
 from hmd.control.status_socket import StatusSocket
-from hmd.errors import Exit
 
 USE = {
     "total_bytes": 1 << 30,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hmd estimate: tables, JSON, notes and exit codes."""
 
 import json
@@ -10,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
-from hmd.errors import Exit
-from hmd.machine.pages.mappings import MappingKind
+from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import Kind
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,
@@ -23,7 +24,7 @@ from hmd.trace.trace import (
     Trace,
     TracedProcess,
 )
-from hmd.trace.trace_writer import write_trace
+from hmd.trace.writer import write_trace
 
 PAGE = 4096
 PAGES = 100
@@ -38,7 +39,7 @@ def made(tier: str, latency_ns: int, runtime_ms: int, seed: int) -> Trace:
     page = np.minimum(rng.geometric(0.05, SAMPLES) - 1, PAGES - 1)
     columns["address"] = (page * PAGE).astype(np.uint64)
     columns["kind"][:] = Kind.LOAD
-    columns["weight_ns"][:] = latency_ns
+    columns["latency_ns"][:] = latency_ns
     columns["period"][:] = 100
     columns["instructions"] = np.cumsum(np.where(np.arange(SAMPLES) % 2, 50, 20_000)).astype("<u8")
     mappings = MappingSnapshot(
@@ -121,7 +122,7 @@ def test_estimate_layout_json_expected_fields(files: list[str], capsys: Capture)
         (["--layout", "FILE"], "hot.txt", 3),
     ],
 )
-@pytest.mark.parametrize("model", ["hmd", "isc22"])
+@pytest.mark.parametrize("model", ["hmd", "published"])
 def test_estimate_layout_options_expected_pages(
     files: list[str],
     tmp_path: Path,
@@ -138,12 +139,12 @@ def test_estimate_layout_options_expected_pages(
     assert found["layout"] == name
     assert pages is None or found["fast_bytes"] == pages * PAGE
     assert 0.2 < found["runtime_s"] < 0.4
-    assert (found["low_s"] is None) == (model == "isc22")
+    assert (found["low_s"] is None) == (model == "published")
     assert "phases" not in document
     assert "regions" in document
 
 
-@pytest.mark.parametrize("model", ["hmd", "isc22"])
+@pytest.mark.parametrize("model", ["hmd", "published"])
 def test_estimate_sweep_json_steps_and_knee(
     files: list[str], tmp_path: Path, capsys: Capture, model: str
 ) -> None:
@@ -196,8 +197,17 @@ def test_estimate_table_shows_layouts_phases_and_regions(files: list[str], capsy
 
 def test_estimate_window_options_change_windows(files: list[str], capsys: Capture) -> None:
     assert answer(capsys, *files, "--windows", "7")["windows"] == 7
-    found = answer(capsys, *files, "--model", "isc22", "--window", "100", "--cut-by", "accesses")
+    found = answer(
+        capsys, *files, "--model", "published", "--window", "100", "--cut-by", "accesses"
+    )
     assert (found["windows"], found["cut_by"]) == (4, "accesses")
+
+
+def test_estimate_former_name_of_published_model_warned(files: list[str], capsys: Capture) -> None:
+    assert main(["estimate", *files, "--model", "isc22", "--json"]) == Exit.OK
+    out, err = capsys.readouterr()
+    assert json.loads(out)["model"] == "published"
+    assert err == "hmd: warning: --model isc22 is now --model published\n"
 
 
 def moved(trace: Trace) -> Trace:
@@ -252,7 +262,7 @@ def placed(trace: Trace, nodes: list[int]) -> Trace:
     return replace(trace, about={"command": ["./program"]}, placement=(change,))
 
 
-@pytest.mark.parametrize("words", [[], ["--sweep"], ["--model", "isc22"]])
+@pytest.mark.parametrize("words", [[], ["--sweep"], ["--model", "published"]])
 def test_estimate_one_trace_given_twice_is_refused(
     files: list[str], capsys: Capture, words: list[str]
 ) -> None:
@@ -282,9 +292,9 @@ def test_estimate_two_runs_of_one_placement_are_refused(
 @pytest.mark.parametrize(
     "words",
     [
-        ["--model", "isc22", "--windows", "9"],
+        ["--model", "published", "--windows", "9"],
         ["--window", "9"],
-        ["--model", "isc22", "--schedule", "x"],
+        ["--model", "published", "--schedule", "x"],
         ["--schedule", "x", "--sweep"],
         ["--schedule", "x", "--by", "region"],
         ["--move-ns", "9"],

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import json
@@ -5,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import Exit
+from hmd.base.units import MIB
 from hmd.cli.main import main
-from hmd.errors import Exit
-from hmd.tensors.tensor_trace_file import write_trace
-from hmd.units import MIB
+from hmd.tensors.trace import write_trace
 from tests.unit.tensors.conftest import R, W, make_trace
 
 SYSTEM = """\

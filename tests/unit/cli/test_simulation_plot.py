@@ -1,8 +1,9 @@
+# SPDX-License-Identifier: MIT
 """The points of the plot of simulated runs."""
 
 from __future__ import annotations
 
-from hmd.cli.plots.simulation_plot import fast_shares
+from hmd.cli.plots import fast_shares
 from hmd.simulate.simulation import Simulated, TickRow
 
 

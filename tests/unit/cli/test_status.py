@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd status``, ``hmd top`` and ``hmd heatmap`` with a real socket and known answers."""
 
 import json
@@ -13,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
 from hmd.cli.output import format_bytes, format_count, format_share, print_table
-from hmd.cli.tables.status_tables import summary
+from hmd.cli.status_command import summary
 from hmd.cli.top_command import rates_between
 from hmd.control.status_socket import StatusSocket
-from hmd.errors import Exit
-from hmd.observe.health import TickWatch
-from hmd.observe.heat_grid import grid, pids
+from hmd.metrics.heat_map import grid, pids
+from hmd.metrics.status import TickWatch
 
 ROW = {
     "resident_bytes": [3 << 30, 1 << 30],
@@ -110,7 +111,7 @@ def test_status_check_of_hung_tick_exits_1(
 ) -> None:
     now_s = [0.0]
     watch = TickWatch(lambda: now_s[0])
-    watch.ticked(1.0)
+    watch.record_tick(1.0)
     now_s[0] = watch_s
     answers = {"health": lambda _: json.dumps(watch.health()._asdict()).encode()}
     server = StatusSocket(tmp_path / "h", answers)
@@ -228,7 +229,8 @@ def test_status_keeps_its_figures(
     server.close()
     text = capsys.readouterr().out
     assert "…" not in text
-    assert all(len(line) <= int(columns) for line in text.splitlines())
+    if int(columns) >= 40 * tiers:  # on a narrower terminal, lines are longer rather than cut
+        assert all(len(line) <= int(columns) for line in text.splitlines())
     for figure in (*map(format_bytes, sizes), "93.1 %", "12 345", "101", "2.0 MiB"):
         assert figure in text
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import sys
@@ -5,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
-from hmd.errors import Exit
 
 
 def test_record_without_pytorch_names_extra(

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hmd trace on a recording whose recorder was killed."""
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
-from hmd.errors import Exit
 from hmd.trace.trace import SAMPLE_COLUMNS, InstructionProgress, Samples, Trace, TracedProcess
-from hmd.trace.trace_writer import write_trace
+from hmd.trace.writer import write_trace
 
 Capture = pytest.CaptureFixture[str]
 MS = 1_000_000

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hmd train, on recorded miss streams."""
 
 from __future__ import annotations
@@ -6,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
-from hmd.errors import Exit
 from tests.unit.learn.conftest import CONFIG
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
@@ -48,22 +49,6 @@ def test_train_shipped_configuration_is_valid_but_for_its_recordings(
     assert "no recording matches recordings/*.misses" in capsys.readouterr().err
 
 
-def test_train_table_writes_design_that_evaluate_compares(
-    training: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = "knob_ticks: 20\nepisodes:\n  misses_most: 10000\n"
-    training.write_text(training.read_text() + short)
-    output = tmp_path / "table.npz"
-    words = ["train", "--config", str(training), "-o", str(output), "--design", "table"]
-    assert main([*words, "--picture", str(tmp_path / "curve.png")]) == Exit.OK
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"{output}: ")
-    assert "x first touch on episodes held out after" in printed
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert main([*words, "--evaluate"]) == Exit.OK
-    assert "x table" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("options", "code", "problem"),
     [
@@ -71,10 +56,9 @@ def test_train_table_writes_design_that_evaluate_compares(
         (["--evaluate", "--picture", "x.png"], Exit.USAGE, "--picture shows a training"),
         (["--evaluate"], Exit.CONFIG, "cannot be read"),
         (["-o", "/"], Exit.USAGE, "-o / is a folder"),
-        (["--evaluate", "--ray", "head:1"], Exit.USAGE, "--ray is for trainings"),
-        (["--design", "table", "--ray", "head:1"], Exit.USAGE, "--ray is for trainings"),
+        (["--evaluate", "--ray", "head:1"], Exit.USAGE, "--ray is for training"),
+        (["--design", "table"], Exit.USAGE, "only the learned policy is trained"),
         (["--workers", "2", "--ray", "head:1"], Exit.USAGE, "--workers is for this machine alone"),
-        (["--evaluate", "--design", "knobs"], Exit.CONFIG, "is no usable design of knobs"),
     ],
 )
 def test_train_wrong_option_one_line_error(

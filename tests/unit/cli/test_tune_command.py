@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hmd tune, on recorded miss streams."""
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import INTERRUPTED, main
 from hmd.config import load, loads
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.errors import Exit
+from hmd.emulate.recordings.misses import MissStream
+from hmd.policy.builtin.age import AgeSettings
+from hmd.policy.builtin.benefit import BenefitSettings
 
 SMALL = ["--fast", "25%", "--tick", "1", "--delay", "0.1", "--period", "11"]
 
@@ -64,9 +67,11 @@ def test_tune_prints_tables_and_writes_configuration(
     assert main(["config", "check", str(file)]) == Exit.OK
     decide = load(file).decide
     assert decide.policy == "benefit"
-    assert decide.policy_settings()["headroom_bytes"] == 4096
+    settings = decide.policy_settings()
+    assert isinstance(settings, BenefitSettings)
+    assert settings.headroom_min == 4096
     # That of the simulated machine is not meant for others.
-    assert decide.policy_settings()["headroom_fraction"] is None
+    assert settings.headroom is None
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -102,10 +107,11 @@ def test_tune_without_file_configuration_printed(
     assert "# Durations are for ticks of 1 ms" in printed
     text = printed[printed.index("# hmd tune: ") :]
     settings = loads(text).decide.policy_settings()
-    assert settings["idle_s"] is None
-    active_s = settings["active_s"]
-    assert isinstance(active_s, float)
-    assert 0.002 <= active_s <= 0.003
+    assert isinstance(settings, AgeSettings)
+    assert settings.idle is None
+    active = settings.active
+    assert isinstance(active, float)
+    assert 0.002 <= active <= 0.003
 
 
 def test_tune_interrupted_best_so_far_written(traces: list[str], tmp_path: Path) -> None:
@@ -123,7 +129,9 @@ def test_tune_interrupted_best_so_far_written(traces: list[str], tmp_path: Path)
         printed, errors = process.communicate()
     assert process.returncode == INTERRUPTED, errors
     assert "interrupted" in printed
-    samples_min = load(file).decide.policy_settings()["samples_min"]
+    settings = load(file).decide.policy_settings()
+    assert isinstance(settings, BenefitSettings)
+    samples_min = settings.samples_min
     assert isinstance(samples_min, int | float)
     assert samples_min >= 30
     assert "trial 1: " in errors

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The JSON Schema accepts the files that hmd accepts, and its defaults satisfy it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Loading a configuration: any bytes give settings or ConfigError."""
 
 import re
@@ -7,17 +8,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from config_reference import decide_example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hmd import quantities
+from hmd.base import quantities
+from hmd.base.errors import ConfigError
+from hmd.base.yaml_document import parse_document, resolve
 from hmd.cli.run_command import DEFAULT_CONFIG
 from hmd.config import Config, load, loads
 from hmd.config.load import SYSTEM_FILE, validate
-from hmd.config.policy_sections import decide_example
-from hmd.errors import ConfigError
-from hmd.yaml_document import parse_document, resolve
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config/hmd.yaml"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Each mistake in a file is one line that names the file, the line and the key."""
 
 import os
@@ -5,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import ConfigError
 from hmd.config import load, loads
-from hmd.decide import registry
-from hmd.errors import ConfigError
+from hmd.policy import registry
 
 TARGET = "targets:\n- name: a\n  pid: 1\n"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Admin requests without a daemon: each is executed, or refused in one line."""
 
 from __future__ import annotations
@@ -13,13 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmd.control.admin_commands import AdminCommands
-from hmd.control.admin_state import AdminState, Pin
-from hmd.control.command_queue import MAX_WAITING, PROMPT, CommandQueue
-from hmd.control.permission import check_known
-from hmd.control.request import ControlRequest, Peer
-from hmd.errors import Exit, HmdError, NotPermittedError, TargetError, UsageError
-from hmd.machine.process_id import ProcessId, identify
+from hmd.base.errors import Exit, HmdError, NotPermittedError, TargetError, UsageError
+from hmd.control.commands import MAX_WAITING, PROMPT, AdminCommands, CommandQueue
+from hmd.control.requests import ControlRequest, Peer, check_known
+from hmd.linux.procfs import ProcessId, identify
+from hmd.policy.admin import AdminState, Pin
 from tests.fakes.admin import OTHER_PEER, ROOT_PEER, USER_PEER, TwoNodes
 from tests.fakes.toucher import Toucher
 
@@ -40,7 +39,7 @@ def control(commands: AdminCommands) -> CommandQueue:
 def execute(
     commands: AdminCommands, command: str, peer: Peer = ROOT_PEER, **arguments: object
 ) -> str:
-    return commands.functions[command](ControlRequest(command, arguments, peer)).line
+    return commands.execute(ControlRequest(command, arguments, peer)).line
 
 
 def test_undrain_of_drained_node_returns_it_to_use(
@@ -115,7 +114,7 @@ def test_pin_beyond_maximum_refused(
     own = identify(os.getpid())
     assert own is not None
     state.pins[own] = Pin(None, 0)
-    monkeypatch.setattr("hmd.control.admin_commands.MAX_PINS", 1)
+    monkeypatch.setattr("hmd.control.commands.MAX_PINS", 1)
     with refused(match="processes are pinned or moved: unpin some"):
         execute(commands, "pin", pid=toucher.process.pid)
     # The same process may be pinned elsewhere, and an exited one no longer counts.
@@ -136,12 +135,12 @@ def test_pin_of_target_beyond_own_maximum_pins_none(
     assert own is not None
     daemon.followed = {toucher.process: "db", own: "db"}
     owner = Peer(os.getpid(), os.getuid(), os.getgid())
-    monkeypatch.setattr("hmd.control.admin_commands.is_administrator", lambda _: False)
-    monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 1)
+    monkeypatch.setattr("hmd.control.commands.is_administrator", lambda _: False)
+    monkeypatch.setattr("hmd.control.commands.MAX_OWN_PINS", 1)
     with refused(match="0 processes are pinned or moved for you, 2 more"):
         execute(commands, "pin", owner, target="db")
     assert not state.pins
-    monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 2)
+    monkeypatch.setattr("hmd.control.commands.MAX_OWN_PINS", 2)
     execute(commands, "pin", owner, target="db")
     assert set(state.pins) == {toucher.process, own}
 
@@ -184,36 +183,38 @@ def test_policy_that_fails_changes_nothing(
 
 def test_admin_requests_executed_in_order_and_counted(control: CommandQueue) -> None:
     answers = [
-        control.put(ControlRequest(command, {"pid": 2}, peer))
+        control.enqueue(ControlRequest(command, {"pid": 2}, peer))
         for command, peer in (("pin", OTHER_PEER), ("unpin", ROOT_PEER), ("unpin", ROOT_PEER))
     ]
-    answers += [control.put(ControlRequest(name, {}, ROOT_PEER)) for name in ("pause", "resume")]
+    answers += [
+        control.enqueue(ControlRequest(name, {}, ROOT_PEER)) for name in ("pause", "resume")
+    ]
     with pytest.raises(NotPermittedError, match="only root and the daemon's user may resume hmd"):
-        control.put(ControlRequest("resume", {}, USER_PEER))
+        control.enqueue(ControlRequest("resume", {}, USER_PEER))
     assert not any(answer.done() for answer in answers)
-    control.serve()
+    control.execute_waiting()
     assert isinstance(answers[0].exception(), NotPermittedError)
     assert json.loads(answers[3].result())["done"].startswith("paused")
     assert json.loads(answers[4].result())["done"] == "resumed"
-    assert control.outcomes["resume", "done"] == control.outcomes["resume", "refused"] == 1
+    assert control.outcomes["resume"] == {"done": 1, "refused": 1}
 
 
 def test_admin_queue_served_within_a_tick_leaves_other_requests_in_order(
     control: CommandQueue, state: AdminState
 ) -> None:
     names = ("pause", "drain", "resume")
-    answers = [control.put(ControlRequest(name, {}, ROOT_PEER)) for name in names]
-    control.serve(only=PROMPT)
+    answers = [control.enqueue(ControlRequest(name, {}, ROOT_PEER)) for name in names]
+    control.execute_waiting(only=PROMPT)
     assert [answer.done() for answer in answers] == [True, False, False]
     assert state.paused
-    control.serve()
+    control.execute_waiting()
     assert all(answer.done() for answer in answers)
     assert not state.paused
 
 
 def test_admin_request_withdrawn_not_executed(control: CommandQueue, state: AdminState) -> None:
-    control.put(ControlRequest("pause", {}, ROOT_PEER)).cancel()
-    control.serve()
+    control.enqueue(ControlRequest("pause", {}, ROOT_PEER)).cancel()
+    control.execute_waiting()
     assert not state.paused
 
 
@@ -222,10 +223,10 @@ def test_admin_request_status_published_before_answer(
 ) -> None:
     """A client may request the status directly after its answer."""
     answers = [
-        control.put(ControlRequest(name, {}, ROOT_PEER)) for name in ("pause", "dance", "drain")
+        control.enqueue(ControlRequest(name, {}, ROOT_PEER)) for name in ("pause", "dance", "drain")
     ]
     seen: list[tuple[bool, list[bool]]] = []
-    control.serve(lambda: seen.append((state.paused, [p.done() for p in answers])))
+    control.execute_waiting(lambda: seen.append((state.paused, [p.done() for p in answers])))
     assert seen == [
         (True, [False, False, False]),
         (True, [True, False, False]),
@@ -236,16 +237,16 @@ def test_admin_request_status_published_before_answer(
 
 def test_admin_queue_full_refuses_requests(control: CommandQueue) -> None:
     for _ in range(MAX_WAITING):
-        control.put(ControlRequest("pause", {}, ROOT_PEER))
+        control.enqueue(ControlRequest("pause", {}, ROOT_PEER))
     with pytest.raises(HmdError, match="too many admin requests wait"):
-        control.put(ControlRequest("pause", {}, ROOT_PEER))
+        control.enqueue(ControlRequest("pause", {}, ROOT_PEER))
 
 
 def test_admin_request_with_defect_logged_and_answered(
     control: CommandQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = control.put(ControlRequest("policy", {"name": "bug"}, ROOT_PEER))
-    control.serve()
+    answer = control.enqueue(ControlRequest("policy", {"name": "bug"}, ROOT_PEER))
+    control.execute_waiting()
     assert str(answer.exception()) == "the request failed: the daemon's log has the reason"
     assert "ZeroDivisionError" in caplog.text
 
@@ -254,10 +255,10 @@ def test_admin_request_caller_logged(
     control: CommandQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    control.put(ControlRequest("pause", {}, ROOT_PEER))
-    control.serve()
+    control.enqueue(ControlRequest("pause", {}, ROOT_PEER))
+    control.execute_waiting()
     with pytest.raises(NotPermittedError):
-        control.put(ControlRequest("pause", {}, USER_PEER))
+        control.enqueue(ControlRequest("pause", {}, USER_PEER))
     assert f"admin request: pause by uid 0, pid {os.getpid()}: paused" in caplog.text
     assert f"admin request: pause by uid 4711, pid {os.getpid()}: refused: only root" in caplog.text
 
@@ -291,8 +292,8 @@ def test_admin_request_with_any_arguments_executed_or_refused(
 ) -> None:
     before = (state.paused, state.policy, state.drained, dict(state.target_pins))
     try:
-        answer = control.put(ControlRequest(command, arguments, peer))
-        control.serve()
+        answer = control.enqueue(ControlRequest(command, arguments, peer))
+        control.execute_waiting()
         error = answer.exception()
     except HmdError as refusal:
         error = refusal
@@ -312,9 +313,7 @@ def test_explain_of_own_process_allowed_of_others_refused(
     commands: AdminCommands, toucher: Toucher
 ) -> None:
     pid = toucher.process.pid
-    done = commands.functions["explain"](
-        ControlRequest("explain", {"pid": pid, "address": 4096}, ROOT_PEER)
-    )
+    done = commands.execute(ControlRequest("explain", {"pid": pid, "address": 4096}, ROOT_PEER))
     assert done.document == {"explained": [{"pid": pid, "address": 4096}]}
     with pytest.raises(NotPermittedError):
         execute(commands, "explain", USER_PEER, pid=pid)
@@ -326,7 +325,7 @@ def test_explain_of_own_process_allowed_of_others_refused(
 
 
 def test_explain_answer_carries_its_document(control: CommandQueue, toucher: Toucher) -> None:
-    pending = control.put(ControlRequest("explain", {"pid": toucher.process.pid}, ROOT_PEER))
-    control.serve()
+    pending = control.enqueue(ControlRequest("explain", {"pid": toucher.process.pid}, ROOT_PEER))
+    control.execute_waiting()
     answer = json.loads(pending.result(timeout=5))
     assert answer["explained"] == [{"pid": toucher.process.pid, "address": None}]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Admin requests on the status socket: credentials, time of the answer, invalid data."""
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmd.control.client import ask, send_admin_request
-from hmd.control.request import MAX_REQUEST_BYTES, Peer
-from hmd.control.status_socket import MAX_OWN_CLIENTS, StatusSocket
-from hmd.errors import (
+from hmd.base.errors import (
     ConfigError,
     HmdError,
     MissingError,
@@ -25,6 +23,9 @@ from hmd.errors import (
     TargetError,
     UsageError,
 )
+from hmd.control.client import ask, send_admin_request
+from hmd.control.requests import MAX_REQUEST_BYTES, Peer
+from hmd.control.status_socket import MAX_OWN_CLIENTS, StatusSocket
 from tests.fakes.admin import Loop
 from tests.fakes.open_descriptors import open_descriptors
 
@@ -235,9 +236,9 @@ class Counting(StatusSocket):
 
     wakeups = 0
 
-    def _patience_s(self) -> float | None:
+    def _timeout_s(self) -> float | None:
         self.wakeups += 1
-        return super()._patience_s()  # type: ignore[misc]
+        return super()._timeout_s()
 
 
 def test_admin_socket_half_closed_client_no_busy_loop(tmp_path: Path, loop: Loop) -> None:
@@ -250,7 +251,7 @@ def test_admin_socket_half_closed_client_no_busy_loop(tmp_path: Path, loop: Loop
         s.shutdown(socket.SHUT_WR)
         assert loop.arrived.acquire(timeout=10)
         time.sleep(0.2)
-        assert server.wakeups < 20
+        assert 0 < server.wakeups < 20
         loop.taken[0][1].set_result(b'{"done": 1}')
         assert s.makefile().read() == '{"done": 1}\n'
     server.close()

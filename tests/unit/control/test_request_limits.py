@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What one user may ask for per second, and have written to the log."""
 
 from __future__ import annotations
@@ -6,18 +7,18 @@ import logging
 
 import pytest
 
-from hmd.control.request import Peer
-from hmd.control.request_limits import (
-    ALL_LINES,
+from hmd.base.errors import HmdError
+from hmd.control.requests import (
     BURST,
     LOG_WINDOW_S,
-    OWN_LINES,
+    MAX_LINES,
+    MAX_OWN_LINES,
     RATE_PER_S,
     REQUEST_CPU_S,
+    Peer,
     RequestLog,
     RequestRate,
 )
-from hmd.errors import HmdError
 
 ALICE, BOB = Peer(0, 1000, 1000), Peer(0, 1001, 1001)
 
@@ -34,7 +35,7 @@ def taken(rate: RequestRate, peer: Peer, count: int) -> int:
     through = 0
     for _ in range(count):
         try:
-            rate.take(peer)
+            rate.admit(peer)
         except HmdError:
             continue
         through += 1
@@ -55,14 +56,14 @@ def test_request_rate_beyond_burst_limited_per_user() -> None:
 def test_request_that_takes_long_counts_as_several() -> None:
     clock = Clock()
     rate = RequestRate(clock)
-    rate.take(ALICE)
+    rate.admit(ALICE)
     rate.charge(ALICE, REQUEST_CPU_S / 2)
     assert taken(rate, ALICE, 10_000) == BURST - 1
     clock.now_s += 3600
-    rate.take(ALICE)
+    rate.admit(ALICE)
     rate.charge(ALICE, 2 * BURST * REQUEST_CPU_S)
     with pytest.raises(HmdError, match=r"uid 1000 asks too often: .* next in 13 s"):
-        rate.take(ALICE)
+        rate.admit(ALICE)
     assert taken(rate, BOB, 1) == 1
     clock.now_s += BURST / RATE_PER_S + 1
     assert taken(rate, ALICE, 10_000) > 0
@@ -71,7 +72,7 @@ def test_request_that_takes_long_counts_as_several() -> None:
 def test_request_rate_of_many_users_bounded_in_memory() -> None:
     rate = RequestRate(Clock())
     for uid in range(5000):
-        rate.take(Peer(0, uid, uid))
+        rate.admit(Peer(0, uid, uid))
     assert len(rate._buckets) <= 1024
 
 
@@ -83,7 +84,7 @@ def test_request_log_flood_of_one_user_three_lines_and_a_sum(
     for number in range(1000):
         log.write(ALICE, logging.WARNING, f"refused {number}")
     log.write(BOB, logging.WARNING, "refused too")
-    assert len(caplog.messages) == OWN_LINES + 1
+    assert len(caplog.messages) == MAX_OWN_LINES + 1
     clock.now_s += LOG_WINDOW_S
     log.flush()
     assert caplog.messages[-1] == f"admin requests that were not logged: {1000 - 3} by uid 1000"
@@ -97,7 +98,7 @@ def test_request_log_many_users_bounded(caplog: pytest.LogCaptureFixture) -> Non
     log = RequestLog(logging.getLogger("test"), clock)
     for uid in range(2000):
         log.write(Peer(0, uid, uid), logging.WARNING, "refused")
-    assert len(caplog.messages) == ALL_LINES
+    assert len(caplog.messages) == MAX_LINES
     clock.now_s += LOG_WINDOW_S
     log.flush()
-    assert caplog.messages[-1].endswith(f"and of {2000 - ALL_LINES - 8} other users")
+    assert caplog.messages[-1].endswith(f"and of {2000 - MAX_LINES - 8} other users")

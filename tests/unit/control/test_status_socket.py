@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The status socket answers valid requests, and survives all other input."""
 
 import json
@@ -13,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hmd.base.errors import HmdError, UnreachableError
 from hmd.control import status_socket
 from hmd.control.client import ask
-from hmd.control.request import MAX_REQUEST_BYTES
+from hmd.control.requests import MAX_REQUEST_BYTES
 from hmd.control.status_socket import MAX_OWN_CLIENTS, StatusSocket
-from hmd.daemon.instance_lock import InstanceLock
-from hmd.errors import HmdError, UnreachableError
+from hmd.daemon.endpoints import InstanceLock
 from tests.fakes.open_descriptors import open_descriptors
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fixtures: a daemon with minutes of history on a real status socket, and the page's server."""
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hmd.dashboard.http_server import JSON, Content, PageServer, page_contents
 from hmd.dashboard.poller import Poller
 from hmd.sample.access_batch import Kind
 from hmd.trace.trace import SAMPLE_COLUMNS, Ending, Samples, Trace, TracedProcess
-from hmd.trace.trace_writer import write_trace
+from hmd.trace.writer import write_trace
 from tests.unit.dashboard.machine import Machine
 
 WINDOW_S = 600.0
@@ -83,7 +84,7 @@ def run_of(latency_ns: int, runtime_ms: int, tier: str) -> Trace:
     page = np.minimum(rng.geometric(0.0006, samples), 8191)
     columns["address"] = (page * 4096).astype(np.uint64)
     columns["kind"][:] = Kind.LOAD
-    columns["weight_ns"][:] = latency_ns
+    columns["latency_ns"][:] = latency_ns
     columns["period"][:] = 100
     columns["instructions"] = np.cumsum(np.where(np.arange(samples) % 2, 50, 20_000)).astype("<u8")
     return Trace(

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The daemon's stages over synthetic memory and programs, in virtual time.
 
 Heat, sweep, policy, mover, observer and heat map are the daemon's; what the kernel would answer
@@ -14,27 +15,31 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide import registry
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.nodes.topology import Node, NodeMemory, Topology
-from hmd.machine.pages.mappings import MappingAccess, MappingKind, Mappings
-from hmd.machine.pages.move_pages import MoveFlags
-from hmd.machine.process_id import ProcessId, ProcessStat
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.mappings import MappingAccess, MappingKind, Mappings
+from hmd.linux.page_calls import MoveFlags
+from hmd.linux.procfs import ProcessId, ProcessStat
+from hmd.linux.topology import Node, NodeMemory, Topology
+from hmd.metrics.heat_history import HeatHistory
+from hmd.metrics.observer import (
+    ObservedConfig,
+    Observer,
+    ResidencyCounts,
+    heat_pages,
+    resident_pages,
+)
+from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import Mover, MoverSettings, Pageout
-from hmd.observe.heat_history import HeatHistory
-from hmd.observe.observer import ObservedConfig, Observer, Places
-from hmd.observe.residency_counts import heat_pages, resident_pages
-from hmd.observe.tick_record import TickRecord
-from hmd.pipeline.stage_guard import StageTimer
-from hmd.pipeline.tick import run_tick
-from hmd.pipeline.tick_stages import TickStages
-from hmd.residency.residency_sweep import ResidencySweep
-from hmd.residency.swept_memory import ModelledMemory
+from hmd.policy import registry
+from hmd.residency.memory_reader import ModelledMemory
+from hmd.residency.sweep import ResidencySweep
 from hmd.sample.access_batch import AccessBatch
-from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.record_cost import RecordTime
-from hmd.sample.sampler import SamplerStats
+from hmd.sample.periods import RecordTime
+from hmd.sample.sampler import CAPABILITIES, SamplerStats
+from hmd.tick.stage_runner import StageTimer
+from hmd.tick.tick import Machine as TickMachine
+from hmd.tick.tick import TickInputs, TickLimits, TickState, Tracked, tick
 
 FAST, SLOW = 0, 2
 PAGE = 4096
@@ -82,7 +87,7 @@ class Sampler:
 
     name, detail, period = "pmu", "loads", 1009
     capabilities = CAPABILITIES["pmu"]
-    ladder: tuple[int, ...] = (1009,)
+    periods: tuple[int, ...] = (1009,)
     pair_period: int | None = None
     outside_cpu_s = 0.0
     record_time = RecordTime()
@@ -182,13 +187,11 @@ class Machine:
         )
         self.memory, self.sampler = Memory(), Sampler(self._batch)
         self.heat = HeatTable(HeatSettings(), self.topology.latency_ns)
-        self.heat.track([p.process for p in PROGRAMS])
-        self._stages = TickStages(
-            topology=self.topology,
-            sampler=self.sampler,
+        self.heat.track_processes([p.process for p in PROGRAMS])
+        self._state = TickState(
             heat=self.heat,
             sweep=ResidencySweep(memory=ModelledMemory(self.memory), clock=lambda: 0.0),
-            policy=registry.make(policy),
+            policy=registry.create(policy),
             mover=Mover(
                 MoverSettings(rate_bytes_per_s=8 << 20, burst_s=2, dry_run=dry_run),
                 lambda: self.now_s,
@@ -197,13 +200,14 @@ class Machine:
                 page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
             ),
             pageout=Pageout(),
+        )
+        self._machine = TickMachine(
+            topology=self.topology,
+            sampler=self.sampler,
             node_memory=self._node_memory,
             stat=self.memory.stat,
-            tick_s=1.0,
-            processes=self.heat.processes,
-            targets=tuple(p.target for p in PROGRAMS),
         )
-        self._timer = StageTimer(clock=lambda: 0.0)
+        self._tracked = Tracked(self.heat.processes, tuple(p.target for p in PROGRAMS))
         self.observer = Observer(
             ObservedConfig(
                 "/etc/hmd/hmd.yaml",
@@ -226,18 +230,19 @@ class Machine:
     def tick(self) -> TickRecord:
         """Advance the clock by a second and run one tick."""
         self.now_s += 1.0
-        self._timer.begin()
-        tick = run_tick(self._stages, self._timer, self.now_s)
+        inputs = TickInputs(now_s=self.now_s, machine=self._machine, tracked=self._tracked)
+        timer = StageTimer(clock=lambda: 0.0)
+        self._state, record = tick(self._state, inputs, TickLimits(1.0), timer)
         self.observer.observe(
-            tick,
-            Places(
+            record,
+            ResidencyCounts(
                 resident_pages(self.heat, self.topology),
                 heat_pages(self.heat, self.topology),
                 self.heat.stats,
             ),
         )
-        self.heat_map.record(tick, self.heat)
-        return tick
+        self.heat_map.record(record, self.heat)
+        return record
 
     def _node_memory(self, topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
         del now_s

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The dashboard's HTTP server: read-only, loopback only, robust against malformed requests."""
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import HmdError
 from hmd.cli.dashboard_command import _loopback
-from hmd.dashboard.http_server import PAGE_FILES, SCRIPTS, PageServer, page_contents
+from hmd.dashboard.http_server import PageServer, page_contents
 from hmd.dashboard.poller import Poller
-from hmd.errors import HmdError
 from tests.unit.dashboard.conftest import Serve, Served
+
+PATHS = sorted(page_contents())
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def served(serve: Serve, tmp_path: Path) -> Served:
     return serve(Poller(tmp_path / "none.sock", 600))
 
 
-@pytest.mark.parametrize("path", [*PAGE_FILES, "/state.json", "/sweep.json"])
+@pytest.mark.parametrize("path", [*PATHS, "/state.json", "/sweep.json"])
 def test_server_known_path_sends_strict_security_headers(served: Served, path: str) -> None:
     answer = served.ask(path)
     assert answer.status == 200
@@ -40,15 +43,16 @@ def test_server_known_path_sends_strict_security_headers(served: Served, path: s
 
 def test_page_folder_all_files_served_with_their_imports(served: Served) -> None:
     folder = resources.files("hmd.dashboard") / "page"
-    assert {file.name for file in folder.iterdir()} == {name for name, _ in PAGE_FILES.values()}
+    assert {"/" if f.name == "index.html" else f"/{f.name}" for f in folder.iterdir()} == {*PATHS}
+    scripts = {path for path in PATHS if path.endswith(".js")}
     imported = set()
-    for name in SCRIPTS:
-        text = served.ask(f"/{name}").body.decode()
-        imported |= set(re.findall(r'^import .* from "\./(.*)";$', text, re.MULTILINE))
-    assert imported == set(SCRIPTS) - {"page.js"}
+    for path in scripts:
+        text = served.ask(path).body.decode()
+        imported |= set(re.findall(r'^import .* from "\.(/.*)";$', text, re.MULTILINE))
+    assert imported == scripts - {"/page.js"}
 
 
-@pytest.mark.parametrize("path", [*PAGE_FILES])
+@pytest.mark.parametrize("path", PATHS)
 def test_page_files_reference_no_external_resource(served: Served, path: str) -> None:
     text = served.ask(path).body.decode().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"""https?:|url\(|@import|["'(=]//|style=|innerHTML|eval\(""", text)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The poller's state and history: bounded, and robust against invalid answers."""
 
 from __future__ import annotations
@@ -16,17 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmd.control.request import ControlRequest
-from hmd.control.status_json import status_answer
+from hmd.base.errors import UnreachableError
+from hmd.control.requests import ControlRequest
+from hmd.control.status_json import read_heat_map, read_status, status_answer
 from hmd.control.status_socket import StatusSocket
-from hmd.dashboard import status_validation
-from hmd.dashboard.heat_grids import MOMENTS, ROWS, HeatGrids
-from hmd.dashboard.history import LINES, POINTS, ROUNDS, History
-from hmd.dashboard.poller import Poller
-from hmd.dashboard.status_validation import read_heat_map, read_status
-from hmd.errors import UnreachableError
-from hmd.observe import counters, heat_history, observer, recent_moves
-from hmd.observe.heat_history import HeatHistory, HeatSnapshot
+from hmd.dashboard.poller import LINES, MOMENTS, POINTS, ROUNDS, ROWS, HeatGrids, History, Poller
+from hmd.metrics.heat_history import HeatHistory, HeatSnapshot
+from hmd.metrics.heat_map import HeatMap
+from hmd.metrics.status import Status
 from tests.unit.dashboard.machine import PROGRAMS, STARTED_S, Machine
 
 Document = dict[str, Any]
@@ -46,20 +44,17 @@ def heat_map(machine: Machine, watched: Poller) -> Document:
     return document
 
 
+def read_status_of(document: Document) -> Status:
+    return read_status(json.dumps(document).encode())
+
+
+def read_heat_map_of(document: Document) -> HeatMap:
+    return read_heat_map(json.dumps(document).encode())
+
+
 def state(watch: Poller) -> Document:
     shown: Document = json.loads(watch.state())
     return shown
-
-
-def test_status_validation_bounds_equal_daemon_limits() -> None:
-    bounds = {
-        name: value
-        for room in (heat_history, observer, recent_moves, counters)
-        for name, value in vars(room).items()
-        if name.startswith("MAX_")
-    }
-    assert bounds
-    assert {name: getattr(status_validation, name) for name in bounds} == bounds
 
 
 def test_dashboard_import_does_not_load_numba() -> None:
@@ -108,7 +103,7 @@ def test_poller_heat_map_last_column_equals_daemon_snapshot(
     body = watched.heat(key)
     assert body is not None
     shown = json.loads(body)
-    kept_s = watched._heat._moments[-1]["now_s"]
+    kept_s = watched._heat.last_s
     moment = next(m for m in heat_map["moments"] if m["now_s"] == kept_s)
     own = next(p for p in moment["processes"] if p["pid"] == PROGRAMS[0].process.pid)
     assert shown["address"] == [f"{chunk << 21:x}" for chunk in own["chunk"]]
@@ -125,7 +120,7 @@ def test_history_many_ticks_bounded(status: Document) -> None:
     for tick in range(5 * POINTS):
         status["uptime_s"], status["ticks"] = 3.0 * tick, tick
         status["rounds"] = [status["rounds"][-1] | {"tick": tick, "uptime_s": 3.0 * tick}]
-        history.take(read_status(status))
+        history.add(read_status_of(status))
     series = history.series()
     assert len(series["at_s"]) <= POINTS
     assert series["at_s"][-1] - series["at_s"][0] <= 600
@@ -143,8 +138,8 @@ def test_heat_grids_many_snapshots_bounded(heat_map: Document) -> None:
     moment = {"now_s": 0.0, "processes": [large]}
     for second in range(0, 3 * 600, 2):
         shown = {"tiers": 2, "moments": [moment | {"now_s": float(second)}]}
-        assert history.take(read_heat_map(shown))
-        assert not history.take(read_heat_map(shown))
+        assert history.add(read_heat_map_of(shown))
+        assert not history.add(read_heat_map_of(shown))
     assert len(history._moments) == MOMENTS
     body = history.answer(history.processes()[0])
     assert body is not None
@@ -155,24 +150,24 @@ def test_heat_grids_many_snapshots_bounded(heat_map: Document) -> None:
 
 def test_history_daemon_restarted_rates_restart(status: Document) -> None:
     history = History(600)
-    history.take(read_status(status))
+    history.add(read_status_of(status))
     status |= {"pid": 5, "started_s": status["started_s"] + 500, "uptime_s": 1.0, "ticks": 1}
-    history.take(read_status(status))
+    history.add(read_status_of(status))
     status |= {"uptime_s": 11.0, "ticks": 11}
     status["moves"]["promoted_bytes"] += 100
-    history.take(read_status(status))
+    history.add(read_status_of(status))
     assert history.series()["promoted_bytes_per_s"] == [None, None, 10.0]
 
 
 def test_history_clock_set_back_cleared(status: Document, heat_map: Document) -> None:
     history, maps = History(600), HeatGrids(600)
-    history.take(read_status(status))
-    maps.take(read_heat_map(heat_map))
-    history.take(read_status(status | {"started_s": 1e9}))
+    history.add(read_status_of(status))
+    maps.add(read_heat_map_of(heat_map))
+    history.add(read_status_of(status | {"started_s": 1e9}))
     assert len(history.series()["at_s"]) == 1
     for moment in heat_map["moments"]:
         moment["now_s"] /= 1000
-    assert maps.take(read_heat_map(heat_map))
+    assert maps.add(read_heat_map_of(heat_map))
     assert len(maps._moments) == 1
 
 
@@ -225,7 +220,7 @@ def test_poller_requests_new_snapshots_and_all_of_new_daemon(
     kept.pop(0)
     watch.poll()
     assert asked == [None, 120.0, 120.0, None]
-    assert [moment["now_s"] for moment in watch._heat._moments] == [5.0, 15.0]
+    assert [now_s for now_s, _ in watch._heat._moments] == [5.0, 15.0]
     daemon.close()
 
 
@@ -343,9 +338,9 @@ def test_poller_document_with_one_wrong_value_refused_or_shown(
     inner[place[-1]] = data.draw(json_values)
     try:
         if of_status:
-            watch._take(read_status(wrong))
+            watch._add(read_status_of(wrong))
         else:
-            watch._heat.take(read_heat_map(wrong))
+            watch._heat.add(read_heat_map_of(wrong))
     except UnreachableError as error:
         assert len(str(error)) < 400
     json.loads(watch._publish(), parse_constant=pytest.fail)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Figures that documents derive from the results: hmd versus DAMON by ratio, and time asleep."""
 
 from __future__ import annotations
@@ -6,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.documents.derived_figures import comparison, derived
+from bench.documents.figures import comparison, derived
 
 OURS = "hmd:benefit"
 

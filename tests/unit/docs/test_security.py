@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The security model's claims: each test that the page names exists."""
 
 from __future__ import annotations

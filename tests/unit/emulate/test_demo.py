@@ -1,15 +1,15 @@
+# SPDX-License-Identifier: MIT
 """Results and goals of the demonstration, from the output of its programs."""
 
 import json
 
 import pytest
 
-from hmd.emulate.demo.demo_result import OperationRates, ProgramResult, goals
+from hmd.base.errors import HmdError
 from hmd.emulate.demo.hotset import HotsetProgress, HotSetRun
-from hmd.emulate.demo.meter import Reading
+from hmd.emulate.demo.measure import Reading, Variant, bound_to
 from hmd.emulate.demo.redis import _rate
-from hmd.emulate.demo.variants import Variant, bound_to
-from hmd.errors import HmdError
+from hmd.emulate.demo.run import OperationRates, ProgramResult, goals
 
 
 def progress(time_s: float, updates: int, modelled_s: float, fast: int = 0) -> HotsetProgress:

@@ -1,11 +1,12 @@
+# SPDX-License-Identifier: MIT
 import lzma
 from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import MissingError
 from hmd.emulate.assets import Kernel
-from hmd.emulate.virtual_machine import initramfs
-from hmd.errors import MissingError
+from hmd.emulate.vm import images
 
 
 def make_kernel(root: Path, modules: dict[str, str], builtin: str = "") -> Kernel:
@@ -25,17 +26,17 @@ def test_load_order_dependencies_first(tmp_path: Path) -> None:
         tmp_path,
         {"fs/9p.ko.xz": "9pnet,net-fs", "net/9pnet.ko": "net-fs", "fs/net-fs.ko.xz": ""},
     )
-    order = initramfs.load_order(kernel, ["9p"])
+    order = images.load_order(kernel, ["9p"])
     assert [name for name, _ in order] == ["net_fs", "9pnet", "9p"]
     assert all(image.startswith(b"\x7fELF") for _, image in order)
 
 
 def test_load_order_builtin_modules_left_out(tmp_path: Path) -> None:
     kernel = make_kernel(tmp_path, {"a.ko": "b"}, builtin="kernel/fs/b.ko\n")
-    assert [name for name, _ in initramfs.load_order(kernel, ["a"])] == ["a"]
+    assert [name for name, _ in images.load_order(kernel, ["a"])] == ["a"]
 
 
 def test_load_order_kernel_without_9p_named_in_error(tmp_path: Path) -> None:
     kernel = make_kernel(tmp_path, {"a.ko": ""})
     with pytest.raises(MissingError, match=r"6\.1-test has no module 9p.*not the cloud one"):
-        initramfs.load_order(kernel, ["9p"])
+        images.load_order(kernel, ["9p"])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the host compiles for the guest."""
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hmd import units
-from hmd.emulate.virtual_machine import kernel_cache
+from hmd.base import units
+from hmd.emulate.vm import images
 
 
 def test_warm_kernels_compiles_bytecode_that_is_missing(
@@ -18,7 +19,7 @@ def test_warm_kernels_compiles_bytecode_that_is_missing(
     compiled = Path(cache_from_source(units.__file__))
     compiled.unlink(missing_ok=True)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setattr(kernel_cache, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr("hmd.decide.registry.warm_apart", lambda environment: None)
-    kernel_cache.warm_kernels()
+    monkeypatch.setattr(images, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("hmd.policy.registry.warm_apart", lambda environment: None)
+    images.warm_kernels()
     assert compiled.exists()

@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: MIT
 import pytest
 
-from hmd.emulate.memory_layout import node_ranges
-from hmd.units import GIB
+from hmd.base.units import GIB
+from hmd.emulate.machine_report import node_ranges
 
 MIB = 1 << 20
 

@@ -1,15 +1,14 @@
+# SPDX-License-Identifier: MIT
 from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import ConfigError
+from hmd.base.units import MIB
 from hmd.emulate import preset
-from hmd.emulate.model_params import ModelPart
-from hmd.emulate.preset import load, parse, parse_cpus, preset_names
-from hmd.emulate.preset_overrides import with_cpus, with_nodes
+from hmd.emulate.preset import load, parse, parse_cpus, preset_names, with_cpus, with_nodes
 from hmd.emulate.recordings.replay import TimingModel
-from hmd.emulate.timing_params import parts_named, timing_params
-from hmd.errors import ConfigError
-from hmd.units import MIB
+from hmd.emulate.timing_params import ModelPart, parts_named, timing_params
 
 GOOD = (Path(__file__).parents[3] / "hmd/emulate/presets/dram-pm.yaml").read_text()
 

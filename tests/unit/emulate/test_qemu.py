@@ -1,10 +1,10 @@
+# SPDX-License-Identifier: MIT
 from pathlib import Path
 
 import pytest
 
-from hmd.emulate.preset import Preset, load, preset_names
-from hmd.emulate.preset_overrides import with_nodes
-from hmd.emulate.virtual_machine.qemu import BootFiles, TimingPlugin, command_line
+from hmd.emulate.preset import Preset, load, preset_names, with_nodes
+from hmd.emulate.vm.qemu import BootFiles, TimingPlugin, command_line
 
 
 def words_of(preset: Preset, **files: object) -> list[str]:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory that a recorded program gives back: from the plugin's file to pages of the stream."""
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.emulate.recordings.miss_stream import MissFlag, MissStream
-from hmd.emulate.recordings.plugin_miss_log import RECORD, read_recording
+from hmd.emulate.recordings.misses import MissFlag, MissStream
+from hmd.emulate.recordings.recorder import RECORD, read_recording
 
 KERNEL_CLEARS = MissFlag.KERNEL | MissFlag.STORE
 KERNEL_BASE = 0xFFFF888000000000

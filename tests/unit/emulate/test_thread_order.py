@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The order of threads in a recording: which wake-ups matter, and how far each CPU had come."""
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.recordings.miss_stream import MissFlag
-from hmd.emulate.recordings.plugin_miss_log import RECORD, read_recording
-from hmd.emulate.recordings.thread_order import awake_ps, thread_order
+from hmd.emulate.recordings.misses import MissFlag
+from hmd.emulate.recordings.recorder import RECORD, read_recording
+from hmd.emulate.recordings.threads import awake_ps, thread_order
 
 HALT, WAKE, MARK = MissFlag.HALT, MissFlag.WAKE, MissFlag.MARK
 KERNEL = MissFlag.KERNEL

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Traces and models made by hand, small enough to compute the expected results."""
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.estimate import window_cost
+from hmd.estimate.cost import ModelNumbers, WindowFigures
+from hmd.estimate.model import RuntimeModel, Terms
 from hmd.estimate.overlap import CLASSES, Pairs
-from hmd.estimate.page_index import PageIndex
-from hmd.estimate.runtime_model import RuntimeModel, Terms
-from hmd.machine.pages.mappings import MappingKind
+from hmd.estimate.samples import PageIndex
+from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import Kind
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,
@@ -85,7 +86,9 @@ def make_run(
     columns = {name: getattr(trace.samples, name) for name in SAMPLE_COLUMNS}
     columns["time_ns"] = np.sort(rng.integers(0, int(runtime_ms * MS), samples)).astype(np.uint64)
     columns["kind"] = np.where(rng.random(samples) < 0.25, Kind.STORE, Kind.LOAD).astype(np.uint8)
-    columns["weight_ns"] = rng.integers(latency_ns - 20, latency_ns + 20, samples).astype(np.uint32)
+    columns["latency_ns"] = rng.integers(latency_ns - 20, latency_ns + 20, samples).astype(
+        np.uint32
+    )
     columns["period"] = np.full(samples, 199, np.uint32)
     columns["instructions"] = np.cumsum(np.where(np.arange(samples) % 2, 50, 20_000)).astype(
         np.uint64
@@ -107,19 +110,35 @@ def make_model(
     terms: Terms | None = None,
 ) -> RuntimeModel:
     """One window of loads to as many pages, all in one class, of which ``k`` overlap."""
-    pages, terms = len(accesses), terms or Terms()
+    pages = len(accesses)
     total = np.zeros(CLASSES + 3)
     total[0] = sum(accesses)
     near = np.array(pairs or np.zeros((0, 2)), np.int32)
     nothing = np.zeros(len(near), np.int32)
     found = Pairs(near[:, 0].copy(), near[:, 1].copy(), nothing, nothing, nothing)
-    table = np.zeros((1, window_cost.COLUMNS))
-    table[0, window_cost.SLOW_NS], table[0, window_cost.FAST_NS] = slow_ns, fast_ns
-    table[0, window_cost.WAITING] = slow_ns - fast_ns
-    numbers = np.zeros(window_cost.NUMBERS)
-    known = 1.0 if found.enough else -1.0
-    numbers[window_cost.PAIRS_TELL] = known if terms.correlation else 0.0
-    numbers[window_cost.STREAMS], numbers[window_cost.STREAMS_TELL] = 2.0, 1.0
+    none, terms = np.zeros(1), terms or Terms()
+    figures = WindowFigures(
+        slow_ns=np.array([slow_ns]),
+        fast_ns=np.array([fast_ns]),
+        waiting_ns=np.array([slow_ns - fast_ns]),
+        holding_ns=none,
+        queueing_ns=none,
+        loaded_latency_ns=none,
+        idle_latency_ns=none,
+        fast_latency_ns=none,
+        alone=none,
+        overlapping=np.full((1, CLASSES), k - 1),
+        core_factor=np.ones((1, CLASSES, 2)),
+    )
+    numbers = ModelNumbers(
+        load_power=0.0,
+        streams=2.0,
+        write_cost=0.0,
+        correlation=terms.correlation,
+        pairs_known=found.enough,
+        load=False,
+        stream_queues=True,
+    )
     return RuntimeModel(
         page=np.arange(pages, dtype=np.int32),
         accesses=np.array(accesses, np.float32),
@@ -127,9 +146,7 @@ def make_model(
         begin=np.array([0] + [pages] * (CLASSES + 3), np.uint64),
         pages=pages,
         total=total,
-        table=table,
-        k_less_1=np.full((1, CLASSES), k - 1),
-        behind=np.ones((1, CLASSES, 2)),
+        figures=figures,
         pairs=found,
         numbers=numbers,
     )

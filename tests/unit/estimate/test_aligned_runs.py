@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Aligned runs: windows, pairs of overlapping misses and classes of accesses."""
 
 from collections.abc import Callable, Sequence
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 
 from hmd.estimate import CutBy, TierSpeeds, side_by_side
-from hmd.estimate.sample_aggregation import AccessClass
+from hmd.estimate.samples import AccessClass
 from hmd.sample.access_batch import Kind
-from hmd.sample.cpu_model import Core
+from hmd.sample.cpu_models import Core
 from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
 
 TraceOf = Callable[..., Trace]
@@ -38,7 +39,7 @@ def test_pairs_loads_of_one_cpu_within_reorder_window(trace_of: TraceOf) -> None
         instructions=[1000, 1200, 1424, 1500, 1600, 1700],
         cpu=[0, 0, 0, 1, 0, 0],
         kind=[Kind.LOAD, Kind.LOAD, Kind.LOAD, Kind.LOAD, Kind.STORE, Kind.LOAD],
-        weight_ns=[300] * 6,
+        latency_ns=[300] * 6,
     )
     # 1424 is 224 after 1200: out of the window; 1500 is another CPU's, 1600 a store.
     assert pairs(trace) == [(0, 1)]
@@ -47,13 +48,13 @@ def test_pairs_loads_of_one_cpu_within_reorder_window(trace_of: TraceOf) -> None
 
 def test_pairs_access_sampled_by_both_counters_left_out(trace_of: TraceOf) -> None:
     trace = trace_of([(1, 7), (1, 7), (1, 8)], 10)
-    trace = with_columns(trace, instructions=[50, 50, 60], weight_ns=[300] * 3)
+    trace = with_columns(trace, instructions=[50, 50, 60], latency_ns=[300] * 3)
     assert pairs(trace) == [(7, 8)]
 
 
 def test_pairs_without_instruction_counts_found_by_time(trace_of: TraceOf) -> None:
     trace = with_columns(
-        trace_of([(0, 1), (0, 2), (0, 3)], 10), time_ns=[1000, 1040, 1090], weight_ns=[300] * 3
+        trace_of([(0, 1), (0, 2), (0, 3)], 10), time_ns=[1000, 1040, 1090], latency_ns=[300] * 3
     )
     # Half of the least idle latency is 50 ns. One counter has no pairs, whatever its times.
     assert pairs(trace) == []
@@ -61,7 +62,7 @@ def test_pairs_without_instruction_counts_found_by_time(trace_of: TraceOf) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "weight_ns", "access"),
+    ("kind", "latency_ns", "access"),
     [
         (Kind.LOAD, 100, AccessClass.LOAD),
         (Kind.LOAD, 10, AccessClass.STREAMED_LOAD),
@@ -70,9 +71,9 @@ def test_pairs_without_instruction_counts_found_by_time(trace_of: TraceOf) -> No
     ],
 )
 def test_access_class_by_kind_and_latency(
-    trace_of: TraceOf, kind: Kind, weight_ns: int, access: AccessClass
+    trace_of: TraceOf, kind: Kind, latency_ns: int, access: AccessClass
 ) -> None:
-    trace = with_columns(trace_of([(1, 1)], 10), kind=[kind], weight_ns=[weight_ns])
+    trace = with_columns(trace_of([(1, 1)], 10), kind=[kind], latency_ns=[latency_ns])
     run = side_by_side(trace, trace, windows=1, speeds=TierSpeeds(300, 100)).slow
     assert run.access.tolist() == [access]
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Breakdown of an estimate by phase and region, and the check that traces are compatible."""
 
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.errors import UsageError
+from hmd.base.errors import UsageError
 from hmd.estimate import (
     build_model,
     by_phase,

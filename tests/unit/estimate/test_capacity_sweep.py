@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runtime against capacity, its knee, and the confidence interval of an estimate."""
 
 import sys
@@ -7,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.cli.plots.sweep_plot import draw
-from hmd.errors import MissingError
+from hmd.base.errors import MissingError
+from hmd.cli.plots import draw_capacity_sweep
 from hmd.estimate import (
     CapacitySweep,
     Interval,
@@ -91,7 +92,7 @@ def test_interval_recorded_layout_zero_width(slow_run: Trace, fast_run: Trace) -
 @pytest.mark.parametrize("knee", [None, 1])
 def test_draw_sweep_writes_png_or_reports_missing_folder(tmp_path: Path, knee: int | None) -> None:
     curve = CapacitySweep(np.arange(3) * 256, np.array([2e9, 1e9, 0.9e9]), knee)
-    draw(curve, tmp_path / "p.png", "a program")
+    draw_capacity_sweep(curve, tmp_path / "p.png", "a program")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(MissingError, match="cannot write"):
-        draw(curve, tmp_path / "no" / "p.png")
+        draw_capacity_sweep(curve, tmp_path / "no" / "p.png")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Page index, layouts of pages, and layouts and schedules in files."""
 
 from collections.abc import Callable
@@ -7,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.errors import ConfigError
+from hmd.base.errors import ConfigError
 from hmd.estimate import layout
-from hmd.estimate.layout_files import read_layout, read_schedule
-from hmd.estimate.page_index import PageIndex, index_pages, same_addresses
+from hmd.estimate.layout import read_layout
+from hmd.estimate.samples import PageIndex, index_pages, same_addresses
+from hmd.estimate.schedule import read_schedule
 from hmd.trace.trace import Trace
 
 PAGE = 4096

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The runtime model: both recorded runs reproduced exactly, and windows computed by hand."""
 
 from collections.abc import Callable
@@ -13,11 +14,10 @@ from hmd.estimate import (
     build_model,
     layout,
     side_by_side,
-    window_cost,
 )
-from hmd.estimate.aligned_runs import TierSpeeds
-from hmd.estimate.runtime_model import SlowMass
-from hmd.estimate.sample_aggregation import AccessClass
+from hmd.estimate.model import SlowMass
+from hmd.estimate.runs import TierSpeeds
+from hmd.estimate.samples import AccessClass
 from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
 
 ModelOf = Callable[..., RuntimeModel]
@@ -38,12 +38,12 @@ def test_model_recorded_layouts_reproduce_both_runs(
     assert fast.window_ns == pytest.approx(runs.fast.ns)
 
 
-@pytest.mark.parametrize("left_out", ["weight_ns", "instructions", "both"])
+@pytest.mark.parametrize("left_out", ["latency_ns", "instructions", "both"])
 @pytest.mark.parametrize("rows", list(SampleSelection))
 def test_model_missing_columns_reproduce_both_runs(
     slow_run: Trace, fast_run: Trace, rows: SampleSelection, left_out: str
 ) -> None:
-    names = ("weight_ns", "instructions") if left_out == "both" else (left_out,)
+    names = ("latency_ns", "instructions") if left_out == "both" else (left_out,)
 
     def without(trace: Trace) -> Trace:
         columns = {name: getattr(trace.samples, name) for name in SAMPLE_COLUMNS}
@@ -157,13 +157,13 @@ def test_model_traffic_beyond_the_fast_run_is_queues(slow_run: Trace, fast_run: 
     def queues(busy_ns: float) -> float:
         each = 64 * (lines + stores) / busy_ns
         speeds = TierSpeeds(slow_read_bytes_per_ns=each, slow_write_bytes_per_ns=each)
-        table = build_model(
+        figures = build_model(
             replace(runs, speeds=speeds), terms=Terms(rows=SampleSelection.SLOW)
-        ).table
-        parts = table[0, [window_cost.WAITING, window_cost.HOLDING, window_cost.QUEUEING]]
-        assert parts.sum() == pytest.approx(runs.slow.ns[0] - runs.fast.ns[0])
-        assert (parts >= 0).all()
-        return float(parts[2])
+        ).figures
+        causes = [figures.waiting_ns[0], figures.holding_ns[0], figures.queueing_ns[0]]
+        assert sum(causes) == pytest.approx(runs.slow.ns[0] - runs.fast.ns[0])
+        assert min(causes) >= 0
+        return float(causes[2])
 
     fast_ns, slow_ns = runs.fast.ns[0], runs.slow.ns[0]
     assert queues(0.5 * fast_ns) == pytest.approx(0.0)
@@ -180,17 +180,15 @@ def test_model_queue_follows_the_work_that_the_slow_tier_has_left(
 ) -> None:
     """Half of the lines are stored to, and a write takes twice as long as a read."""
     model = model_of([1.0], 1.0, slow_ns=140.0)
-    table = model.table.copy()
-    table[0, [window_cost.WAITING, window_cost.QUEUEING]] = 0.0, 40.0
-    numbers = model.numbers.copy()
-    numbers[window_cost.WRITE_COST] = 2.0
+    figures = model.figures._replace(waiting_ns=np.zeros(1), queueing_ns=np.array([40.0]))
+    numbers = model.numbers._replace(write_cost=2.0)
     total = np.zeros(len(model.total))
     total[-2], total[-1] = 1.0, 1.0
     cells = np.zeros(len(total))
     cells[-1] = writes
     cells[-2] = 2 * reads - writes
     none = np.zeros(0, np.float32)
-    priced = replace(model, table=table, numbers=numbers, total=total)
+    priced = replace(model, figures=figures, numbers=numbers, total=total)
     found = priced.price(SlowMass(cells, none, none)).runtime_ns
     assert found == pytest.approx(100.0 + max(40.0 * busy * most, busy * 140.0 - 100.0))
 

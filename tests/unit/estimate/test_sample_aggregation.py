@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sample aggregation: at once and in batches, from memory and from a file."""
 
 from collections.abc import Callable, Iterator
@@ -7,14 +8,17 @@ import numpy as np
 import pytest
 
 from hmd.estimate import CutBy, build_model, index_pages, layout, side_by_side
-from hmd.estimate.page_index import page_keys
-from hmd.estimate.sample_aggregation import SampleAggregator, access_of
-from hmd.estimate.sample_pairs import Near, PairCollector
+from hmd.estimate.samples import (
+    PairCollector,
+    PairDefinition,
+    SampleAggregator,
+    classify_accesses,
+    page_keys,
+)
 from hmd.estimate.windows import cut
-from hmd.trace.streaming import TraceFile
+from hmd.trace.reader import TraceError, TraceFile
 from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
-from hmd.trace.trace_reader import TraceError
-from hmd.trace.trace_writer import BLOCK_ROWS, write_trace
+from hmd.trace.writer import BLOCK_ROWS, write_trace
 
 RunOf = Callable[..., Trace]
 
@@ -22,8 +26,12 @@ RunOf = Callable[..., Trace]
 def test_aggregator_rows_per_page_window_and_access_class(slow_run: Trace) -> None:
     windows = cut(slow_run, 7)
     samples = slow_run.samples
-    window, access, key = windows.of(samples.time_ns), access_of(samples, 290), page_keys(samples)
-    aggregator = SampleAggregator(windows)
+    window, access, key = (
+        windows.of(samples.time_ns),
+        classify_accesses(samples, 290),
+        page_keys(samples),
+    )
+    aggregator = SampleAggregator(len(windows))
     aggregator.add(samples, window, access)
     rows = aggregator.rows()
     found = {
@@ -45,14 +53,14 @@ def test_aggregator_samples_in_any_batches_same_rows(
     slow_run: Trace, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
     # Rows are added up after a few already, as they are after many.
-    monkeypatch.setattr("hmd.estimate.sample_aggregation._MERGE_ROWS", 50)
+    monkeypatch.setattr("hmd.estimate.samples._MERGE_ROWS", 50)
     windows = cut(slow_run, 7)
     samples = slow_run.samples
 
     def aggregated(parts: list[Samples]) -> SampleAggregator:
-        aggregator = SampleAggregator(windows)
+        aggregator = SampleAggregator(len(windows))
         for part in parts:
-            aggregator.add(part, windows.of(part.time_ns), access_of(part, 290))
+            aggregator.add(part, windows.of(part.time_ns), classify_accesses(part, 290))
         return aggregator
 
     rng = np.random.default_rng(3)
@@ -68,20 +76,20 @@ def test_aggregator_samples_in_any_batches_same_rows(
 
 def test_pair_collector_over_limit_pairs_thinned_and_weighted(slow_run: Trace) -> None:
     samples = slow_run.samples
-    load = access_of(samples, 0) == 0
+    load = classify_accesses(samples, 0) == 0
     window = cut(slow_run, 7).of(samples.time_ns)
 
     def collected(most: int) -> PairCollector:
-        pairs = PairCollector(Near("instructions", 224), most)
+        pairs = PairCollector(PairDefinition("instructions", 224), most)
         for start in range(0, len(samples), 1000):
             part = slice(start, start + 1000)
             pairs.add(samples.take(part), page_keys(samples)[part], window[part], load[part])
         return pairs
 
     every, some = collected(10**6).found(), collected(150).found()
-    assert every.one_of == 1
+    assert every.stride == 1
     assert len(every.window) > 600
-    assert some.one_of == 8
+    assert some.stride == 8
     assert np.array_equal(some.key_a, every.key_a[::8])
     assert np.array_equal(some.window, every.window[::8])
 
@@ -94,7 +102,7 @@ def long_run(run_of: RunOf) -> Callable[[int, int], Trace]:
 
 def write_in_blocks(path: Path, trace: Trace) -> TraceFile:
     write_trace(path, trace)
-    return TraceFile(path, most_samples=20_000)
+    return TraceFile(path, max_samples=20_000)
 
 
 def test_trace_file_over_memory_limit_same_estimates(
@@ -103,8 +111,8 @@ def test_trace_file_over_memory_limit_same_estimates(
     slow, fast = long_run(300, 400), long_run(100, 200)
     slow_file = write_in_blocks(tmp_path / "slow", slow)
     fast_file = write_in_blocks(tmp_path / "fast", fast)
-    assert slow_file.outline.one_of == 16
-    assert len(slow_file.outline.samples) == 3 * BLOCK_ROWS / 16
+    assert slow_file.thinned.stride == 16
+    assert len(slow_file.thinned.samples) == 3 * BLOCK_ROWS / 16
     assert slow_file.recorded == 3 * BLOCK_ROWS
     for cut_by in (CutBy.TIME, CutBy.ACCESSES):
         whole = side_by_side(slow, fast, cut_by=cut_by)
@@ -115,13 +123,13 @@ def test_trace_file_over_memory_limit_same_estimates(
         for share in (0.0, 0.2, 0.5, 0.8, 1.0):
             chosen = layout.by_heat(whole.pages, int(share * len(whole.pages)))
             expected, found = (model.estimate(chosen).runtime_ns for model in models)
-            # The edges of windows are those of an outline of one in sixteen.
+            # The edges of windows are those of an thinned of one in sixteen.
             assert found == pytest.approx(expected, rel=2e-3)
 
 
 def test_index_pages_batches_same_pages(slow_run: Trace) -> None:
     class InBatches:
-        outline = slow_run
+        thinned = slow_run
         recorded = len(slow_run.samples)
 
         def batches(self) -> Iterator[Samples]:
@@ -140,9 +148,9 @@ def test_trace_file_outline_evenly_thinned_small_file_whole(
     whole = TraceFile(tmp_path / "trace")
     for name in SAMPLE_COLUMNS:
         column = getattr(slow_run.samples, name)
-        assert np.array_equal(getattr(whole.outline.samples, name), column)
-        thin = TraceFile(tmp_path / "trace", most_samples=1000).outline
-        assert thin.one_of == 4
+        assert np.array_equal(getattr(whole.thinned.samples, name), column)
+        thin = TraceFile(tmp_path / "trace", max_samples=1000).thinned
+        assert thin.stride == 4
         assert np.array_equal(getattr(thin.samples, name), column[::4])
 
 

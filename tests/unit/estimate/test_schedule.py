@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Schedules of migrations, compared with static layouts and a window computed by hand."""
 
 from collections.abc import Callable

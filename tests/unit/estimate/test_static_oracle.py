@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The static oracle: knapsacks of known solutions, and layouts priced by the model."""
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.suite.static_oracle import best_static, greedy, oracle, savings
-from hmd.errors import MissingError
+from hmd.base.errors import MissingError
 from hmd.estimate import SampleSelection, Terms, build_model, side_by_side
-from hmd.estimate.runtime_model import RuntimeModel
+from hmd.estimate.model import RuntimeModel
 from tests.unit.estimate.conftest import make_model, make_run
 
 HUGE = 512

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Windows of equal instruction counts, compared with hand computations."""
 
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.errors import UsageError
+from hmd.base.errors import UsageError
 from hmd.estimate.windows import CutBy, cut
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,
@@ -20,7 +21,7 @@ from hmd.trace.trace import (
     Trace,
     TracedProcess,
 )
-from hmd.trace.trace_writer import write_trace
+from hmd.trace.writer import write_trace
 
 MS = 1_000_000
 BEGIN_MS = 1000
@@ -136,7 +137,7 @@ def test_estimate_command_cut_by_instructions_estimates_and_refusal(tmp_path: Pa
 
     write_trace(Path(files[0]), slow)
     write_trace(Path(files[1]), fast)
-    done = hmd("estimate", "--model=isc22", "--window=5", "--cut-by=instructions", "--json")
+    done = hmd("estimate", "--model=published", "--window=5", "--cut-by=instructions", "--json")
     assert done.returncode == 0, done.stderr
     # Quarters end at 10/3, 20/3, 10 and 20 ms of the slow run; the first two have a sample each.
     estimates = {e["layout"]: e["runtime_s"] for e in json.loads(done.stdout)["estimates"]}

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rates of a table by chunk and page, for tests that know where pages are stored."""
 
 from __future__ import annotations
@@ -5,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
-from hmd.heat.view.page_columns import PageRates
-from hmd.machine.nodes.topology import Node, Topology
+from hmd.heat.table import HeatTable
+from hmd.heat.view_rows import PageRates
+from hmd.linux.topology import Node, Topology
 
 ONE_NODE = Topology((Node(0, (0,), 1 << 30, (10,), 0),))
 
@@ -19,10 +20,10 @@ def dense_rates(table: HeatTable) -> PageRates:
     found = PageRates(
         np.zeros((used, CHUNK_PAGES), np.float32), np.zeros((used, CHUNK_PAGES), np.float32)
     )
-    pages = (rates.page_rate, rates.page_support)
-    wholes = (rates.chunk_rate, rates.chunk_support)
+    pages = (rates.page_rate, rates.page_samples)
+    wholes = (rates.chunk_rate, rates.chunk_samples)
     for chunk in range(used):
-        row = columns.detail[chunk]
+        row = columns.page_slot[chunk]
         for dense, page, whole in zip(found, pages, wholes, strict=True):
             if columns.resident[chunk] == 0:
                 continue

@@ -1,11 +1,12 @@
+# SPDX-License-Identifier: MIT
 """A tick of a heat table and its residency sweep."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hmd.heat.heat_table import HeatTable
-from hmd.residency.residency_sweep import ResidencySweep
+from hmd.heat.table import HeatTable
+from hmd.residency.sweep import ResidencySweep
 from hmd.sample.access_batch import AccessBatch
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Change points: a tick whose samples are less likely by the rates than if pages were alike."""
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hmd.base.units import PAGE_BYTES
+from hmd.heat.changes import has_changed
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.heat.rates.change_points import is_refuted
-from hmd.machine.process_id import ProcessId
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.units import PAGE_BYTES
 from tests.unit.heat.dense import dense_rates
 
 PROCESS, OTHER = ProcessId(10, 1), ProcessId(11, 1)
@@ -48,10 +49,10 @@ def tick(table: HeatTable, pages: npt.NDArray[np.int64], process: int = 0) -> No
 
 def empty_table(processes: int = 1) -> HeatTable:
     table = HeatTable(HeatSettings())
-    table.track([PROCESS, OTHER][:processes])
+    table.track_processes([PROCESS, OTHER][:processes])
     starts = np.arange(CHUNKS, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
     for process in range(processes):
-        table.place(process, starts, np.zeros((CHUNKS, CHUNK_PAGES), np.int8))
+        table.record_nodes(process, starts, np.zeros((CHUNKS, CHUNK_PAGES), np.int8))
     return table
 
 
@@ -80,7 +81,7 @@ def test_is_refuted_by_sign_errors_and_number_of_samples() -> None:
         (0, 0.0, 0.0),
     ]
     sums = [(n, octaves, n, octaves, squares) for n, octaves, squares in alike]
-    assert is_refuted(np.array(sums, np.float64)).tolist() == [True] + 5 * [False]
+    assert has_changed(np.array(sums, np.float64)).tolist() == [True] + 5 * [False]
 
 
 def test_is_refuted_by_weight_not_by_number_of_samples() -> None:
@@ -92,7 +93,7 @@ def test_is_refuted_by_weight_not_by_number_of_samples() -> None:
         squares = weights * weights
         of_weights = weights.sum(), (weights * octaves).sum()
         sums.append((*of_weights, *((squares * octaves**k).sum() for k in range(3))))
-    assert is_refuted(np.array(sums)).tolist() == [False, True]
+    assert has_changed(np.array(sums)).tolist() == [False, True]
 
 
 def test_scattered_hot_set_moves_refuted_in_one_tick() -> None:
@@ -179,11 +180,11 @@ def test_other_processes_keep_their_past() -> None:
         both = batch(np.concatenate([samples(HOT, seed), samples(HOT, seed + 50)]))
         table.update(replace(both, process=np.repeat(np.arange(2, dtype=np.int32), 200)))
         table.rates()
-    before = table.clocks.clock[1] + table.clocks.window[1]
+    before = table.history.history_weight[1] + table.history.window_weight[1]
     tick(table, samples(NEXT_HOT, 100))
     assert table.stats.changes == 1
-    assert table.clocks.clock[1] + table.clocks.window[1] == before
-    assert table.clocks.clock[0] + table.clocks.window[0] < 400
+    assert table.history.history_weight[1] + table.history.window_weight[1] == before
+    assert table.history.history_weight[0] + table.history.window_weight[0] < 400
 
 
 def test_unknown_pages_say_nothing() -> None:
@@ -191,7 +192,7 @@ def test_unknown_pages_say_nothing() -> None:
     absent = np.full((CHUNKS, CHUNK_PAGES), ABSENT, np.int8)
     absent[:, 0] = 0
     starts = np.arange(CHUNKS, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
-    table.place(0, starts, absent)
+    table.record_nodes(0, starts, absent)
     tick(table, NEXT_HOT[NEXT_HOT % CHUNK_PAGES > 0][:200])
     assert table.stats.changes == 0
 
@@ -199,19 +200,21 @@ def test_unknown_pages_say_nothing() -> None:
 def test_unmovable_pages_are_tested_as_others() -> None:
     table = table_of_hot_set()
     starts = np.arange(CHUNKS, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
-    table.place(0, starts, np.full((CHUNKS, CHUNK_PAGES), FIXED - 0, np.int8))
+    table.record_nodes(0, starts, np.full((CHUNKS, CHUNK_PAGES), FIXED - 0, np.int8))
     tick(table, samples(NEXT_HOT, 100))
     assert table.stats.changes == 1
 
 
 def test_lasting_ticks_by_age_and_past_changes() -> None:
     table = table_of_hot_set(30)
-    assert table.lasting_ticks.tolist() == [np.inf]
+    assert table.heat_lifetime_ticks.tolist() == [np.inf]
     tick(table, samples(NEXT_HOT, 100))
-    assert table.lasting_ticks[0] == pytest.approx(30, abs=1)  # as long as the first set lasted
+    assert table.heat_lifetime_ticks[0] == pytest.approx(
+        30, abs=1
+    )  # as long as the first set lasted
     for seed in range(101, 150):
         tick(table, samples(NEXT_HOT, seed))
-    assert table.lasting_ticks[0] == pytest.approx(52, abs=2)  # as long as the second has
+    assert table.heat_lifetime_ticks[0] == pytest.approx(52, abs=2)  # as long as the second has
 
 
 def test_tracked_processes_change_columns_follow() -> None:
@@ -219,8 +222,8 @@ def test_tracked_processes_change_columns_follow() -> None:
     for seed in range(20):
         tick(table, samples(HOT, seed), 1)
     tick(table, samples(NEXT_HOT, 100), 1)
-    lasting = table.lasting_ticks
-    table.track([OTHER])
-    assert table.lasting_ticks.tolist() == [lasting[1]]
+    lasting = table.heat_lifetime_ticks
+    table.track_processes([OTHER])
+    assert table.heat_lifetime_ticks.tolist() == [lasting[1]]
     tick(table, samples(NEXT_HOT, 101))
     assert table.stats.changes == 1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cooling, compared with the same sums computed page by page in Python."""
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.process_id import ProcessId
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 from tests.unit.heat.dense import dense_rates
 
 PROCESS = ProcessId(10, 1)
@@ -43,15 +44,15 @@ class Oracle:
     def __init__(self, halving: float, change_threshold: float, period: float) -> None:
         self.heat = [0.0] * PAGES
         self.exposure = [0.0] * PAGES
-        self.clock = 0.0
+        self.history_weight = 0.0
         self.halving, self.change_threshold, self.period = halving, change_threshold, period
 
     def window(self, pages: list[int]) -> None:
         keep = 0.5 ** (len(pages) / self.halving)
         w = len(pages) * self.period
         count = np.bincount(pages, minlength=PAGES) / 1.0
-        full = keep * self.clock + w
-        past = [e * self.clock for e in self.exposure]
+        full = keep * self.history_weight + w
+        past = [e * self.history_weight for e in self.exposure]
         foretold = [
             h * w / e / self.period if e else 0.0 for h, e in zip(self.heat, past, strict=True)
         ]
@@ -82,7 +83,7 @@ class Oracle:
                     if self.heat[i] <= 1e-3 * self.period:
                         self.heat[i] = 0.0
                     self.exposure[i] = max(1, int((kept * past[i] + w) / full * 255 + 0.5)) / 255
-        self.clock = full
+        self.history_weight = full
 
 
 @settings(deadline=None)
@@ -103,14 +104,14 @@ def test_heat_table_windows_agree_with_oracle(
 ) -> None:
     how = HeatSettings(
         cooling_samples=60,
-        window_samples_min=1,
+        min_window_samples=1,
         window_pages_per_sample=PAGES,
         change_threshold=change_threshold,
     )
     table = HeatTable(how)
-    table.track([PROCESS])
+    table.track_processes([PROCESS])
     starts = np.arange(CHUNKS, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
-    table.place(0, starts, np.zeros((CHUNKS, CHUNK_PAGES), np.int8))
+    table.record_nodes(0, starts, np.zeros((CHUNKS, CHUNK_PAGES), np.int8))
     oracle = Oracle(60, change_threshold, period)
     for pages in windows:
         table.update(batch(pages, period))
@@ -125,13 +126,13 @@ def test_heat_table_windows_agree_with_oracle(
     # A byte may round the other way where an exposure lies between two.
     coded = np.array(oracle.exposure) * 255
     assert np.abs(columns.exposure[rows].ravel() - coded).max() <= 1.01
-    assert table.clocks.clock[0] == pytest.approx(oracle.clock)
+    assert table.history.history_weight[0] == pytest.approx(oracle.history_weight)
 
 
 def test_heat_table_heat_halves_by_samples_of_own_process() -> None:
-    slow = HeatSettings(cooling_samples=1000, window_samples_min=100, change_threshold=100.0)
+    slow = HeatSettings(cooling_samples=1000, min_window_samples=100, change_threshold=100.0)
     table = HeatTable(slow)
-    table.track([PROCESS, ProcessId(11, 1)])
+    table.track_processes([PROCESS, ProcessId(11, 1)])
     table.update(batch([3] * 500))
     for _ in range(10):
         table.update(AccessBatch.empty())
@@ -142,8 +143,8 @@ def test_heat_table_heat_halves_by_samples_of_own_process() -> None:
 
 
 def test_heat_table_few_samples_window_stays_open() -> None:
-    table = HeatTable(HeatSettings(window_samples_min=100))
-    table.track([PROCESS])
+    table = HeatTable(HeatSettings(min_window_samples=100))
+    table.track_processes([PROCESS])
     table.update(batch([3] * 99))
     assert table.stats.windows == 0
     table.update(batch([3]))
@@ -151,9 +152,9 @@ def test_heat_table_few_samples_window_stays_open() -> None:
 
 
 def test_heat_table_more_resident_pages_longer_window() -> None:
-    table = HeatTable(HeatSettings(window_samples_min=1, window_pages_per_sample=8))
-    table.track([PROCESS])
-    table.place(0, np.zeros(1, np.uint64), np.zeros((1, CHUNK_PAGES), np.int8))
+    table = HeatTable(HeatSettings(min_window_samples=1, window_pages_per_sample=8))
+    table.track_processes([PROCESS])
+    table.record_nodes(0, np.zeros(1, np.uint64), np.zeros((1, CHUNK_PAGES), np.int8))
     table.update(batch([3] * 63))
     assert table.stats.windows == 0
     table.update(batch([3]))
@@ -161,8 +162,8 @@ def test_heat_table_more_resident_pages_longer_window() -> None:
 
 
 def test_heat_table_changed_block_forgotten_steady_block_kept() -> None:
-    table = HeatTable(HeatSettings(cooling_samples=10**9, window_samples_min=1))
-    table.track([PROCESS])
+    table = HeatTable(HeatSettings(cooling_samples=10**9, min_window_samples=1))
+    table.track_processes([PROCESS])
     old, steady, new = 0, 64, 128
     for _ in range(10):
         table.update(batch([old] * 50 + [steady] * 50))
@@ -178,10 +179,10 @@ def test_heat_table_changed_block_forgotten_steady_block_kept() -> None:
 
 def test_heat_table_changed_chunk_adapts_within_window() -> None:
     """The samples are too few to estimate the rate of a block, let alone of a page."""
-    table = HeatTable(HeatSettings(cooling_samples=10**9, window_samples_min=1000))
-    table.track([PROCESS])
+    table = HeatTable(HeatSettings(cooling_samples=10**9, min_window_samples=1000))
+    table.track_processes([PROCESS])
     starts = np.arange(2, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
-    table.place(0, starts, np.zeros((2, CHUNK_PAGES), np.int8))
+    table.record_nodes(0, starts, np.zeros((2, CHUNK_PAGES), np.int8))
     rng = np.random.default_rng(3)
     for _ in range(8):
         table.update(batch(rng.integers(0, CHUNK_PAGES, 1000).tolist()))

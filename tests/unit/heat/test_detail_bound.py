@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The bound on what is counted page by page: it falls and rises while the table is in use."""
 
 from __future__ import annotations
@@ -5,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.heat.heat_table import LEAST_DETAILS, HeatTable
+from hmd.heat.table import MIN_PAGE_SLOTS, HeatTable
 from tests.unit.heat.test_page_detail import TOPOLOGY, batch, has_detail, table, uniform
 
 CHUNKS, DETAILS = 400, 256
@@ -25,10 +26,10 @@ def test_details_bound_lowered_keeps_the_chunks_whose_pages_differ_most(heat: He
     before = heat.view(TOPOLOGY)
     address, rate = before.address[5 * 512 + 3 : 5 * 512 + 5], before.rate[5 * 512 + 3]
     pages, bytes_before = before.pages_by_node(2)[0].tolist(), heat.chunks.nbytes
-    assert heat.bound_details(100) == DETAILS - 100
-    assert heat.stats.details_dropped == DETAILS - 100
-    assert heat.stats.details_lost == 0
-    assert len(has_detail(heat)) == heat.chunks.details == heat.chunks.detail_rows == 100
+    assert heat.limit_page_slots(100) == DETAILS - 100
+    assert heat.stats.page_slots_dropped == DETAILS - 100
+    assert heat.stats.page_slots_reassigned == 0
+    assert len(has_detail(heat)) == heat.chunks.used_page_slots == heat.chunks.page_slots == 100
     assert 5 in has_detail(heat)
     assert heat.chunks.nbytes < bytes_before - (DETAILS - 100) * 512 * 12
     after = heat.view(TOPOLOGY)
@@ -39,24 +40,24 @@ def test_details_bound_lowered_keeps_the_chunks_whose_pages_differ_most(heat: He
 
 
 def test_details_bound_raised_again_gives_rows_to_sampled_chunks(heat: HeatTable) -> None:
-    heat.bound_details(LEAST_DETAILS)
-    assert heat.chunks.detail_rows == LEAST_DETAILS
-    assert heat.bound_details(DETAILS) == 0
-    assert heat.chunks.detail_rows == DETAILS
+    heat.limit_page_slots(MIN_PAGE_SLOTS)
+    assert heat.chunks.page_slots == MIN_PAGE_SLOTS
+    assert heat.limit_page_slots(DETAILS) == 0
+    assert heat.chunks.page_slots == DETAILS
     heat.update(batch(uniform(300, 50)))
     assert 300 in has_detail(heat)
 
 
 def test_details_bound_holds_while_the_table_grows() -> None:
     heat = table(10, DETAILS)
-    heat.bound_details(LEAST_DETAILS)
+    heat.limit_page_slots(MIN_PAGE_SLOTS)
     starts = np.arange(10, CHUNKS, dtype=np.uint64) * np.uint64(2 << 20)
-    heat.place(0, starts, np.ones((len(starts), 512), np.int8))
+    heat.record_nodes(0, starts, np.ones((len(starts), 512), np.int8))
     assert heat.chunks.used == CHUNKS
-    assert heat.chunks.detail_rows == LEAST_DETAILS
+    assert heat.chunks.page_slots == MIN_PAGE_SLOTS
 
 
 @pytest.mark.parametrize("most", [0, 10 * DETAILS])
 def test_details_bound_stays_between_the_least_and_the_setting(heat: HeatTable, most: int) -> None:
-    heat.bound_details(most)
-    assert heat.chunks.detail_rows == (LEAST_DETAILS if most == 0 else DETAILS)
+    heat.limit_page_slots(most)
+    assert heat.chunks.page_slots == (MIN_PAGE_SLOTS if most == 0 else DETAILS)

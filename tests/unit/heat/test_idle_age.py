@@ -1,17 +1,17 @@
+# SPDX-License-Identifier: MIT
 """Idle age: for how long no access to a page was sampled."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from hmd.base.units import PAGE_BYTES
+from hmd.heat.chunks import age, idle_ticks, successors
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
-from hmd.heat.idle_age import IdleAge, age, idle_age, successors
-from hmd.machine.process_id import ProcessId
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 from tests.unit.heat.dense import ONE_NODE
 
 OWNER = np.zeros(1, np.int32)
@@ -25,8 +25,8 @@ def batch(*pages: int) -> AccessBatch:
 
 def table(*, huge: bool = False, resident: int = CHUNK_PAGES) -> HeatTable:
     made = HeatTable()
-    made.track([ProcessId(1, 1)])
-    made.place(0, START, nodes(resident), np.array([huge]))
+    made.track_processes([ProcessId(1, 1)])
+    made.record_nodes(0, START, nodes(resident), np.array([huge]))
     return made
 
 
@@ -50,7 +50,7 @@ def test_idle_age_of_unsampled_page_counts_from_placement() -> None:
     heat = table(resident=256)
     for _ in range(5):
         heat.update(batch(0))
-    heat.place(0, START, nodes(CHUNK_PAGES))
+    heat.record_nodes(0, START, nodes(CHUNK_PAGES))
     for _ in range(3):
         heat.update(batch(0))
     ticks = heat.view(ONE_NODE).idle_ticks
@@ -62,8 +62,8 @@ def test_idle_age_of_unsampled_page_counts_from_placement() -> None:
 def test_idle_age_of_page_placed_again_restarts() -> None:
     heat = table()
     heat.update(batch(300))
-    heat.place(0, START, nodes(256))
-    heat.place(0, START, nodes(CHUNK_PAGES))
+    heat.record_nodes(0, START, nodes(256))
+    heat.record_nodes(0, START, nodes(CHUNK_PAGES))
     heat.update(batch(0))
     assert not heat.view(ONE_NODE).sampled[300]
     assert heat.view(ONE_NODE).idle_ticks[300] == 1
@@ -79,10 +79,6 @@ def test_idle_age_of_huge_page_is_of_last_used_part() -> None:
     assert idle.sampled.all()
 
 
-def first_page(idle: npt.NDArray[np.uint8]) -> IdleAge:
-    return idle_age(idle[0, :1])
-
-
 @pytest.mark.parametrize("first", [0, 1, 77])
 def test_idle_age_of_long_times_within_an_eighth(first: int) -> None:
     idle, rested = np.zeros((1, CHUNK_PAGES), np.uint8), np.zeros(1, np.uint8)
@@ -90,7 +86,7 @@ def test_idle_age_of_long_times_within_an_eighth(first: int) -> None:
     for waited in range(1, 5000):
         age(1, successors(first + waited), OWNER, idle, rested)
         assert rested[0] == idle[0, 0]
-        ticks = int(first_page(idle).ticks[0])
+        ticks = int(idle_ticks(idle[0, :1])[0])
         assert last <= ticks
         assert waited * 7 / 8 - 1 <= ticks <= waited * 9 / 8 + 1
         last = ticks
@@ -99,4 +95,4 @@ def test_idle_age_of_long_times_within_an_eighth(first: int) -> None:
 def test_idle_age_of_unused_page_stays_at_maximum() -> None:
     idle = np.full((1, CHUNK_PAGES), 0x7F, np.uint8)
     age(1, successors(1 << 20), OWNER, idle, np.zeros(1, np.uint8))
-    assert first_page(idle).ticks[0] > 1 << 17
+    assert idle_ticks(idle[0, :1])[0] > 1 << 17

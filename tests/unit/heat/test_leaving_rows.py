@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The rows of a table that are to leave where they lie: which ones, and how many at once."""
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from hmd.heat.geometry import CHUNK_BYTES
-from hmd.heat.heat_table import HeatTable
-from hmd.heat.view.page_view import PageView
+from hmd.heat.table import HeatTable
+from hmd.heat.view import PageView
 from tests.unit.heat.test_page_detail import TOPOLOGY
 from tests.unit.heat.test_row_selection import random_table
 
@@ -20,7 +21,7 @@ BIN = 1.13
 
 def leaving(heat: HeatTable, node: int, most: int = MANY, *, idle: bool = False) -> PageView:
     leaves = np.array([[node == 0, node == 1]])
-    return heat.leaving(TOPOLOGY, NOBODY, leaves, most, longest_idle=idle)
+    return heat.rows_to_evacuate(TOPOLOGY, NOBODY, leaves, most, longest_idle=idle)
 
 
 def movable_on(view: PageView, node: int) -> npt.NDArray[np.intp]:
@@ -31,7 +32,7 @@ def movable_on(view: PageView, node: int) -> npt.NDArray[np.intp]:
 def test_leaving_rows_of_a_small_table_are_all_rows_of_the_node(node: int) -> None:
     heat = random_table()
     every, view = heat.view(TOPOLOGY), leaving(heat, node)
-    assert view.number.tolist() == every.number[movable_on(every, node)].tolist()
+    assert view.storage_index.tolist() == every.storage_index[movable_on(every, node)].tolist()
     assert view.address.tolist() == every.address[movable_on(every, node)].tolist()
 
 
@@ -41,7 +42,7 @@ def test_leaving_rows_beyond_the_most_are_the_hottest(most: int) -> None:
     every, view = heat.view(TOPOLOGY), leaving(heat, 1, most)
     rate = np.sort(every.rate[movable_on(every, 1)])[::-1]
     assert len(view) == most < len(rate)
-    assert len(set(view.number.tolist())) == most
+    assert len(set(view.storage_index.tolist())) == most
     assert view.rate.min() * BIN >= rate[most - 1]
 
 
@@ -57,9 +58,9 @@ def test_leaving_rows_by_idle_age_are_the_longest_idle() -> None:
 def test_leaving_rows_of_pinned_or_absent_processes_are_none() -> None:
     heat = random_table()
     none = np.zeros((1, 2), np.bool_)
-    assert len(heat.leaving(TOPOLOGY, NOBODY, none, MANY)) == 0
-    heat.track([])
-    assert len(heat.leaving(TOPOLOGY, NOBODY[:0], none[:0], MANY)) == 0
+    assert len(heat.rows_to_evacuate(TOPOLOGY, NOBODY, none, MANY)) == 0
+    heat.track_processes([])
+    assert len(heat.rows_to_evacuate(TOPOLOGY, NOBODY[:0], none[:0], MANY)) == 0
 
 
 def test_leaving_rows_in_pieces_reach_every_page() -> None:
@@ -81,6 +82,6 @@ def test_leaving_rows_in_pieces_reach_every_page() -> None:
                 size = int(every.size[row])
                 moved = int(every.address[row]) in known
                 node[0, first : first + size] = 0 if moved else every.node[row]
-            heat.place(0, np.array([chunk], np.uint64), node)
+            heat.record_nodes(0, np.array([chunk], np.uint64), node)
     on_node = heat.view(TOPOLOGY)
     assert not len(movable_on(on_node, 1))

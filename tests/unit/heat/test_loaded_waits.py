@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measured latencies: nodes are compared within ticks."""
 
 from __future__ import annotations
@@ -6,18 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from hmd.heat.rates.loaded_waits import LoadedWaits
+from hmd.heat.latencies import LoadedLatencies
 
 IDLE_NS = (100.0, 300.0)
 
 
 def measured(*ticks: Sequence[tuple[int, float]]) -> list[float]:
     """Means after ticks, in each of which so many loads waited so long on average, by node."""
-    waits = LoadedWaits(IDLE_NS)
+    waits = LoadedLatencies(IDLE_NS)
     for tick in ticks:
         for node, (loads, mean_ns) in enumerate(tick):
             waits.sums[node] = loads, loads * mean_ns
-        waits.close()
+        waits.close_tick()
     means: list[float] = waits.mean_ns.tolist()
     return means
 
@@ -55,6 +56,6 @@ def test_what_was_measured_fades() -> None:
 
 
 def test_no_nodes() -> None:
-    waits = LoadedWaits()
-    waits.close()
+    waits = LoadedLatencies()
+    waits.close_tick()
     assert waits.mean_ns.tolist() == []

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Chunks that are counted as a whole, and which of them get detail."""
 
 from __future__ import annotations
@@ -6,17 +7,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.decide.plan import Plan
-from hmd.decide.planning.plan_rows import moves_of
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, MOVE_WEAR
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.heat.view.page_state import PageState
-from hmd.machine.nodes.topology import Node, Topology
-from hmd.machine.process_id import ProcessId
-from hmd.observe.residency_counts import heat_pages, resident_pages, sample_nodes
+from hmd.heat.page_state import PageState
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Node, Topology
+from hmd.metrics.observer import heat_pages, resident_pages, sample_nodes
+from hmd.policy.plan import Plan, moves_of
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 
 TOPOLOGY = Topology((Node(0, (0,), 1 << 30, (10, 20), 0), Node(1, (), 1 << 34, (20, 10), 1)))
 PROCESS = ProcessId(1, 1)
@@ -30,11 +30,11 @@ def batch(pages: npt.NDArray[np.int64]) -> AccessBatch:
 def table(chunks: int, details: int, node: npt.NDArray[np.int8] | None = None) -> HeatTable:
     """One process whose first ``details`` chunks have detail; no window contradicts a history."""
     made = HeatTable(
-        HeatSettings(window_samples_min=64, change_threshold=100.0, detail_chunks=details)
+        HeatSettings(min_window_samples=64, change_threshold=100.0, max_page_slots=details)
     )
-    made.track([PROCESS])
+    made.track_processes([PROCESS])
     starts = np.arange(chunks, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
-    made.place(0, starts, np.repeat(SLOW, chunks, axis=0) if node is None else node)
+    made.record_nodes(0, starts, np.repeat(SLOW, chunks, axis=0) if node is None else node)
     return made
 
 
@@ -44,7 +44,7 @@ def uniform(chunk: int, samples: int, seed: int = 1) -> npt.NDArray[np.int64]:
 
 
 def has_detail(heat: HeatTable) -> list[int]:
-    return np.flatnonzero(heat.chunks.columns.detail[: heat.chunks.used] >= 0).tolist()
+    return np.flatnonzero(heat.chunks.columns.page_slot[: heat.chunks.used] >= 0).tolist()
 
 
 def moves(heat: HeatTable, rows: list[int], target: int) -> Plan:
@@ -74,13 +74,13 @@ def test_table_beyond_its_details_counts_chunks_as_a_whole() -> None:
 def test_chunk_counted_as_a_whole_has_rate_of_a_huge_page() -> None:
     whole, paged = table(2, 1), table(2, 2)
     starts = np.array([CHUNK_BYTES], np.uint64)
-    paged.place(0, starts, SLOW, np.array([True]))
+    paged.record_nodes(0, starts, SLOW, np.array([True]))
     for seed in range(6):
         for heat in (whole, paged):
             heat.update(batch(np.concatenate([uniform(1, 40, seed), uniform(0, 30, seed)])))
     one, other = whole.view(TOPOLOGY), paged.view(TOPOLOGY)
     assert one.rate[-1] == pytest.approx(other.rate[-1], rel=0.01)
-    assert one.support[-1] == pytest.approx(other.support[-1], rel=0.01)
+    assert one.effective_samples[-1] == pytest.approx(other.effective_samples[-1], rel=0.01)
     assert one.idle_ticks[-1] == other.idle_ticks[-1]
     assert one.find(0, starts).tolist() == [len(one) - 1]
 
@@ -90,7 +90,7 @@ def test_uniform_chunk_asks_for_no_detail() -> None:
     for seed in range(40):
         heat.update(batch(uniform(1, 100, seed)))
     assert has_detail(heat) == [0]
-    assert heat.stats.details_lost == 0
+    assert heat.stats.page_slots_reassigned == 0
 
 
 @pytest.mark.parametrize("hot", [1, 8])
@@ -102,7 +102,7 @@ def test_chunk_of_few_hot_pages_gets_detail_of_the_coldest(hot: int) -> None:
     # The first chunk has samples of all its pages alike, the second none: both are worth nothing.
     assert len(has_detail(heat)) == 2
     assert 2 in has_detail(heat)
-    assert heat.stats.details_lost == 1
+    assert heat.stats.page_slots_reassigned == 1
     heat.update(batch(np.tile(pages, 8)))
     view = heat.view(TOPOLOGY)
     addresses = (pages * PAGE_BYTES).astype(np.uint64)
@@ -118,7 +118,7 @@ def test_sampled_chunks_get_the_rows_that_unmapped_memory_leaves() -> None:
     for tick in range(3):
         heat.update(batch(np.concatenate([uniform(c, 9, tick) for c in range(6, 11)])))
     assert has_detail(heat) == list(range(6))
-    heat.place(0, ends, np.full((6, CHUNK_PAGES), ABSENT, np.int8))
+    heat.record_nodes(0, ends, np.full((6, CHUNK_PAGES), ABSENT, np.int8))
     heat.update(batch(np.empty(0, np.int64)))
     columns, sampled = heat.chunks.columns, has_detail(heat)
     assert sorted((columns.address[sampled] // CHUNK_BYTES).tolist()) == list(range(6, 11))
@@ -143,11 +143,11 @@ def test_detail_given_and_taken_keeps_the_heat_of_the_chunk() -> None:
     heat = table(2, 1)
     heat.update(batch(uniform(1, 300)))
     before = heat.chunk_rates()
-    heat.chunks.detach(np.array([0]))
-    heat.chunks.attach(np.array([1]))
+    heat.chunks.take_page_slots(np.array([0]))
+    heat.chunks.assign_page_slots(np.array([1]))
     assert has_detail(heat) == [1]
     np.testing.assert_allclose(heat.chunk_rates(), before)
-    row = heat.chunks.columns.detail[1]
+    row = heat.chunks.columns.page_slot[1]
     columns = heat.chunks.columns
     paged = columns.heat[row].sum() + columns.recent[row].sum()
     assert paged == pytest.approx(columns.heat_sum[1] + columns.recent_sum[1])
@@ -160,14 +160,14 @@ def test_chunk_on_two_nodes_gets_detail_and_is_swept_first() -> None:
     mixed = SLOW.copy()
     mixed[0, :100] = 0
     start = np.array([CHUNK_BYTES], np.uint64)
-    heat.place(0, start, mixed)
+    heat.record_nodes(0, start, mixed)
     view = heat.view(TOPOLOGY)
     assert view.size[-1] == CHUNK_PAGES - 100
     assert not view.movable[-1]  # a fifth of its pages is not where the row says
     heat.update(batch(uniform(0, 10)))
     assert has_detail(heat) == [1]
     assert heat.chunks.columns.swept[1] == 0
-    heat.place(0, start, mixed)
+    heat.record_nodes(0, start, mixed)
     view = heat.view(TOPOLOGY)
     assert np.bincount(view.node, view.size).tolist() == [100, 2 * CHUNK_PAGES - 100]
 
@@ -177,7 +177,7 @@ def test_moved_chunk_lies_on_its_new_node_with_wear() -> None:
     plan = moves(heat, [CHUNK_PAGES], 0)
     assert plan.pages.tolist() == [1] * CHUNK_PAGES
     assert plan.address.tolist() == [CHUNK_BYTES + i * PAGE_BYTES for i in range(CHUNK_PAGES)]
-    heat.settle(plan, plan.to_node, np.zeros(len(plan), np.bool_))
+    heat.record_moves(plan, plan.to_node, np.zeros(len(plan), np.bool_))
     view = heat.view(TOPOLOGY)
     assert (view.node[-1], view.tier[-1], view.wear[-1]) == (0, 0, MOVE_WEAR)
     found = sample_nodes(heat, batch(np.array([0, CHUNK_PAGES + 3])))
@@ -189,7 +189,7 @@ def test_chunk_that_moved_in_part_stays_until_it_was_swept() -> None:
     plan = moves(heat, [CHUNK_PAGES], 0)
     node = plan.to_node.copy()
     node[100:] = 1
-    heat.settle(plan, node, np.zeros(len(plan), np.bool_))
+    heat.record_moves(plan, node, np.zeros(len(plan), np.bool_))
     assert not heat.view(TOPOLOGY).movable[-1]
     assert heat.chunks.columns.swept[1] == 0
 
@@ -208,8 +208,8 @@ def test_page_state_follows_chunks_that_get_and_lose_detail() -> None:
     view = heat.view(TOPOLOGY)
     values = np.arange(len(view), dtype=np.int16)
     state.write(view, values)
-    heat.chunks.detach(np.array([0]))
-    heat.chunks.attach(np.array([2]))
+    heat.chunks.take_page_slots(np.array([0]))
+    heat.chunks.assign_page_slots(np.array([2]))
     now = heat.view(TOPOLOGY)
     kept = state.read(now)
     # The first chunk is as its first page was, the pages of the last are as it was.

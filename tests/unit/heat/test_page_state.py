@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Values that policies keep per page, while chunks come and go and change their detail."""
 
 from __future__ import annotations
@@ -6,12 +7,12 @@ import numpy as np
 import pytest
 
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.heat.view.page_state import PageState
-from hmd.heat.view.page_view import PageView
-from hmd.machine.nodes.topology import Node, Topology
-from hmd.machine.process_id import ProcessId
+from hmd.heat.page_state import PageState
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.heat.view import PageView
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Node, Topology
 
 TOPOLOGY = Topology((Node(0, (0,), 1 << 40, (10,), 0),))
 PROCESSES = (ProcessId(1, 1), ProcessId(2, 1))
@@ -20,7 +21,7 @@ DETAILS = 4
 
 def place(table: HeatTable, slot: int, chunk: int, node: int = 0) -> None:
     start = np.array([chunk * CHUNK_BYTES], np.uint64)
-    table.place(slot, start, np.full((1, CHUNK_PAGES), node, np.int8))
+    table.record_nodes(slot, start, np.full((1, CHUNK_PAGES), node, np.int8))
 
 
 class Expected:
@@ -35,7 +36,7 @@ class Expected:
             process = table.processes[columns.process[row]]
             key = process, int(columns.address[row]) // CHUNK_BYTES
             values = self.kept.get(key, [-1])
-            if columns.detail[row] >= 0:
+            if columns.page_slot[row] >= 0:
                 kept[key] = values if len(values) > 1 else values * CHUNK_PAGES
             else:
                 kept[key] = values[:1]
@@ -60,15 +61,15 @@ class Expected:
 def test_page_state_values_follow_chunks_through_any_change(seed: int) -> None:
     random = np.random.default_rng(seed)
     table, state, expected = (
-        HeatTable(HeatSettings(detail_chunks=DETAILS)),
+        HeatTable(HeatSettings(max_page_slots=DETAILS)),
         PageState(np.int32, -1),
         Expected(),
     )
-    table.track(PROCESSES)
+    table.track_processes(PROCESSES)
     present: set[tuple[int, int]] = set()
     for _ in range(60):
         chunks = table.chunks
-        detail = chunks.columns.detail[: chunks.used]
+        detail = chunks.columns.page_slot[: chunks.used]
         change = random.choice(["come", "go", "attach", "detach", "swap", "none"])
         if change == "come" or not present:
             for chunk in random.integers(0, 40, 3).tolist():
@@ -80,17 +81,17 @@ def test_page_state_values_follow_chunks_through_any_change(seed: int) -> None:
             place(table, slot, chunk, ABSENT)
             present.discard((slot, chunk))
         elif change in ("detach", "swap") and (detail >= 0).any():
-            chunks.detach(np.flatnonzero(detail >= 0)[: random.integers(1, 3)])
+            chunks.take_page_slots(np.flatnonzero(detail >= 0)[: random.integers(1, 3)])
         if change in ("attach", "swap"):
             free = int(chunks.state.counts[1])
-            without = np.flatnonzero(chunks.columns.detail[: chunks.used] < 0)
-            chunks.attach(random.permutation(without)[:free])
+            without = np.flatnonzero(chunks.columns.page_slot[: chunks.used] < 0)
+            chunks.assign_page_slots(random.permutation(without)[:free])
             for row in range(chunks.used):  # as the next sweep would
                 columns = chunks.columns
                 if columns.resident[row] == 0:
-                    columns.node[columns.detail[row]] = 0
+                    columns.node[columns.page_slot[row]] = 0
                     columns.resident[row] = CHUNK_PAGES
-            table.changed()
+            table.discard_rates()
         expected.follow(table)
         view = table.view(TOPOLOGY)
         assert state.read(view).tolist() == expected.read(view)
@@ -103,15 +104,15 @@ def test_page_state_values_follow_chunks_through_any_change(seed: int) -> None:
 def test_page_state_chunks_that_keep_their_rows_are_not_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table, state = HeatTable(HeatSettings(detail_chunks=DETAILS)), PageState(np.int16, -1)
-    table.track(PROCESSES)
+    table, state = HeatTable(HeatSettings(max_page_slots=DETAILS)), PageState(np.int16, -1)
+    table.track_processes(PROCESSES)
     for chunk in range(8):
         place(table, 0, chunk)
     view = table.view(TOPOLOGY)
     state.write(view, np.arange(len(view), dtype=np.int16))
     place(table, 1, 3)
-    table.chunks.detach(np.array([0]))
-    table.changed()
+    table.chunks.take_page_slots(np.array([0]))
+    table.discard_rates()
 
     def refused(*_: object) -> None:
         raise AssertionError("searched")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The page view: one row per page or huge page, independent of the chunk layout."""
 
 from __future__ import annotations
@@ -6,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.heat.view.page_state import PageState
-from hmd.machine.nodes.topology import Node, Topology
-from hmd.machine.process_id import ProcessId
+from hmd.heat.page_state import PageState
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Node, Topology
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.units import PAGE_BYTES
 
 TWO_TIERS = Topology((Node(0, (0,), 1 << 30, (10, 20), 0), Node(2, (), 1 << 34, (20, 10), 1)))
 ONE, TWO = ProcessId(1, 1), ProcessId(2, 1)
@@ -25,13 +26,13 @@ def starts(*chunks: int) -> npt.NDArray[np.uint64]:
 
 def table() -> HeatTable:
     """Two processes: four pages of which one is fixed, a huge page, and a full chunk."""
-    made = HeatTable(HeatSettings(window_samples_min=1))
-    made.track([ONE, TWO])
+    made = HeatTable(HeatSettings(min_window_samples=1))
+    made.track_processes([ONE, TWO])
     sparse = np.full((1, CHUNK_PAGES), ABSENT, np.int8)
     sparse[0, [3, 4, 9, 500]] = 0, 2, FIXED - 2, 1
-    made.place(0, starts(7), sparse)
-    made.place(1, starts(5), np.full((1, CHUNK_PAGES), 2, np.int8), np.array([True]))
-    made.place(1, starts(6), np.zeros((1, CHUNK_PAGES), np.int8))
+    made.record_nodes(0, starts(7), sparse)
+    made.record_nodes(1, starts(5), np.full((1, CHUNK_PAGES), 2, np.int8), np.array([True]))
+    made.record_nodes(1, starts(6), np.zeros((1, CHUNK_PAGES), np.int8))
     return made
 
 
@@ -101,24 +102,24 @@ def test_page_view_rates_follow_table_changes() -> None:
     made = table()
     made.update(batch(0, 7 * CHUNK_BYTES + 3 * PAGE_BYTES))
     before = made.view(TWO_TIERS).rate
-    made.weigh(np.array([3.0, 1.0]), np.ones(2))
+    made.set_process_weights(np.array([3.0, 1.0]), np.ones(2))
     assert made.view(TWO_TIERS).rate[0] == pytest.approx(3 * before[0])
-    made.place(1, starts(6), np.full((1, CHUNK_PAGES), ABSENT, np.int8))
+    made.record_nodes(1, starts(6), np.full((1, CHUNK_PAGES), ABSENT, np.int8))
     assert len(made.view(TWO_TIERS).rate) == 5
 
 
 def test_page_state_rows_move_values_follow_pages() -> None:
     made, state = HeatTable(), PageState(np.int16, -1)
-    made.track([ONE, TWO])
+    made.track_processes([ONE, TWO])
     there = np.zeros((8, CHUNK_PAGES), np.int8)
     for slot in range(2):
-        made.place(slot, starts(*range(1, 9)), there)
+        made.record_nodes(slot, starts(*range(1, 9)), there)
     pages = made.view(TWO_TIERS)
     assert set(state.read(pages).tolist()) == {-1}
     state.write(pages, pages.process * 1000 + (pages.address // CHUNK_BYTES).astype(np.int16))
-    made.place(0, starts(1, 2, 3), np.full((3, CHUNK_PAGES), ABSENT, np.int8))
-    made.track([TWO, ONE])
-    made.place(0, starts(9), there[:1])
+    made.record_nodes(0, starts(1, 2, 3), np.full((3, CHUNK_PAGES), ABSENT, np.int8))
+    made.track_processes([TWO, ONE])
+    made.record_nodes(0, starts(9), there[:1])
     pages = made.view(TWO_TIERS)
     chunk = (pages.address // CHUNK_BYTES).astype(np.int16)
     # Slot 0 is the second process now; its ninth chunk is new.
@@ -129,7 +130,7 @@ def test_page_state_rows_move_values_follow_pages() -> None:
 
 def test_share_of_the_tick_at_addresses_goes_by_the_weights_of_samples() -> None:
     made = table()
-    made.weigh(np.ones(2), np.full(2, 3.0))
+    made.set_process_weights(np.ones(2), np.full(2, 3.0))
     asked = np.uint64(6 * CHUNK_BYTES) + np.array([5, 7, 8], np.uint64) * np.uint64(PAGE_BYTES)
     kind = np.array([Kind.LOAD, Kind.STORE, Kind.LOAD, Kind.LOAD], np.uint8)
     process = np.array([1, 1, 1, 0], np.int32)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Access rates estimated from sample counts."""
 
 from __future__ import annotations
@@ -6,15 +7,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.synthetic.synthetic_memory import Tier
-from bench.synthetic.synthetic_run import SyntheticRun
-from hmd.decide.policies.none import NonePolicy
+from bench.synthetic.synthetic_run import SyntheticRun, Tier
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.process_id import ProcessId
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
+from hmd.policy.builtin.none import NonePolicy
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 from tests.unit.heat.dense import dense_rates
 
 PERIOD = 100
@@ -24,13 +24,13 @@ def table_of(
     *counts: npt.NDArray[np.int64], node: int = 0, huge: bool = False, ticks: int = 1
 ) -> HeatTable:
     """A table in which process i got ``counts[i]`` samples of its pages, each tick."""
-    table = HeatTable(HeatSettings(window_samples_min=1))
-    table.track([ProcessId(10 + i, 1) for i in range(len(counts))])
+    table = HeatTable(HeatSettings(min_window_samples=1))
+    table.track_processes([ProcessId(10 + i, 1) for i in range(len(counts))])
     process, address = [], []
     for slot, count in enumerate(counts):
         starts = np.arange(len(count) // CHUNK_PAGES, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
         nodes = np.full((len(starts), CHUNK_PAGES), node, np.int8)
-        table.place(slot, starts, nodes, np.full(len(starts), huge))
+        table.record_nodes(slot, starts, nodes, np.full(len(starts), huge))
         pages = np.repeat(np.arange(len(count), dtype=np.uint64), count)
         process.append(np.full(len(pages), slot, np.int32))
         address.append(pages * np.uint64(PAGE_BYTES))
@@ -61,7 +61,7 @@ def test_rates_in_uniform_blocks_smoothed_over_neighbours() -> None:
     assert count[: 16 * BLOCK_PAGES].std() > 1.2
     assert hot.std() < 0.6
     assert hot.min() > 1.0
-    assert rates.support[0, : 16 * BLOCK_PAGES].min() > 5
+    assert rates.effective_samples[0, : 16 * BLOCK_PAGES].min() > 5
 
 
 def test_rates_of_pages_unlike_neighbours_not_smoothed() -> None:
@@ -75,14 +75,14 @@ def test_rates_of_pages_unlike_neighbours_not_smoothed() -> None:
 def test_rates_more_samples_more_support() -> None:
     few, many = dense_rates(table_of(blocks(16, 3.0))), dense_rates(table_of(blocks(16, 24.0)))
     hot = slice(16 * BLOCK_PAGES)
-    assert np.median(many.support[0, hot]) > 4 * np.median(few.support[0, hot])
+    assert np.median(many.effective_samples[0, hot]) > 4 * np.median(few.effective_samples[0, hot])
 
 
 def test_rates_of_absent_pages_zero() -> None:
     count = blocks(32, 3.0)
     rates = dense_rates(table_of(count, node=ABSENT))
     assert not rates.rate.any()
-    assert not rates.support.any()
+    assert not rates.effective_samples.any()
 
 
 def test_rates_of_huge_page_are_mean_of_pages() -> None:
@@ -91,7 +91,7 @@ def test_rates_of_huge_page_are_mean_of_pages() -> None:
     rates = dense_rates(table_of(count, huge=True))
     assert (rates.rate == rates.rate[0, 0]).all()
     assert rates.rate[0, 0] / PERIOD == pytest.approx(1.0, rel=0.01)
-    assert rates.support[0, 0] == pytest.approx(512, rel=0.01)
+    assert rates.effective_samples[0, 0] == pytest.approx(512, rel=0.01)
 
 
 def test_rates_of_busy_process_higher_order_of_idle_kept() -> None:
@@ -114,13 +114,13 @@ def test_rates_of_unsampled_page_fall_with_time() -> None:
     count[0] = 1000
     early, late = table_of(count), table_of(count, ticks=10)
     assert 0 < dense_rates(late).rate[1, 0] < dense_rates(early).rate[1, 0]
-    assert dense_rates(late).support[1, 0] < 1
+    assert dense_rates(late).effective_samples[1, 0] < 1
 
 
 def test_rates_without_samples_zero() -> None:
     rates = dense_rates(table_of(np.zeros(CHUNK_PAGES, np.int64)))
     assert not rates.rate.any()
-    assert not rates.support.any()
+    assert not rates.effective_samples.any()
     assert dense_rates(HeatTable()).rate.shape == (0, CHUNK_PAGES)
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Counting samples, compared with a dictionary."""
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.heat.rates.sample_windows import WEIGHT_OVER_MEAN
-from hmd.machine.process_id import ProcessId
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.heat.windows import WEIGHT_OVER_MEAN
+from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.units import PAGE_BYTES
 
 PROCESSES = (ProcessId(10, 1), ProcessId(11, 1), ProcessId(12, 7))
 #: No window closes, so that what was counted stays in the open one.
-OPEN = HeatSettings(window_samples_min=1 << 40, store_weight=3.0)
+OPEN = HeatSettings(min_window_samples=1 << 40, store_weight=3.0)
 
 Sample = tuple[int, int, int, int]
 
@@ -54,7 +55,7 @@ def batch(rows: list[Sample]) -> AccessBatch:
 def counted(table: HeatTable) -> dict[tuple[int, int], float]:
     """Return the table's counts by process slot and page address."""
     columns, used = table.chunks.columns, table.chunks.used
-    rows = columns.detail[:used]
+    rows = columns.page_slot[:used]
     weight: npt.NDArray[np.float32] = columns.heat[rows] + columns.recent[rows]
     chunk, page = np.nonzero(weight)
     return {
@@ -78,7 +79,7 @@ def oracle(rows: list[Sample]) -> Counter[tuple[int, int]]:
 @given(st.lists(samples, max_size=4))
 def test_heat_table_counts_agree_with_dictionary(ticks: list[list[Sample]]) -> None:
     table = HeatTable(OPEN)
-    table.track(PROCESSES)
+    table.track_processes(PROCESSES)
     for rows in ticks:
         table.update(batch(rows))
     expected = oracle([row for rows in ticks for row in rows])
@@ -92,7 +93,7 @@ def test_heat_table_counts_agree_with_dictionary(ticks: list[list[Sample]]) -> N
 
 def test_heat_table_thousands_of_chunks_created_and_found() -> None:
     table = HeatTable(OPEN)
-    table.track(PROCESSES)
+    table.track_processes(PROCESSES)
     starts = np.random.default_rng(3).permutation(5000).astype(np.uint64) * np.uint64(CHUNK_BYTES)
     rows: list[Sample] = [(i % 3, int(a), 0, 1) for i, a in enumerate(starts)]
     for _ in range(2):
@@ -106,7 +107,7 @@ def test_heat_table_thousands_of_chunks_created_and_found() -> None:
 
 def test_heat_table_read_only_strided_batch_counted() -> None:
     table = HeatTable(OPEN)
-    table.track(PROCESSES[:1])
+    table.track_processes(PROCESSES[:1])
     whole = batch([(0, i * PAGE_BYTES, 0, 1) for i in range(10)])
     strided = whole.take(np.arange(10) % 2 == 0)
     for name in AccessBatch.__slots__:
@@ -121,17 +122,17 @@ def test_heat_table_read_only_strided_batch_counted() -> None:
 
 def test_heat_table_exited_process_freed_others_keep_heat() -> None:
     table = HeatTable(OPEN)
-    table.track(PROCESSES)
+    table.track_processes(PROCESSES)
     table.update(batch([(slot, slot * CHUNK_BYTES * 10, 0, 5 + slot) for slot in range(3)]))
-    table.track((PROCESSES[2], ProcessId(99, 1), PROCESSES[0]))
+    table.track_processes((PROCESSES[2], ProcessId(99, 1), PROCESSES[0]))
     assert counted(table) == {(0, 20 * CHUNK_BYTES): 7.0, (2, 0): 5.0}
-    assert table.clocks.window.tolist() == [7.0, 0.0, 5.0]
+    assert table.history.window_weight.tolist() == [7.0, 0.0, 5.0]
     table.update(batch([(1, CHUNK_BYTES, 0, 1)]))
     assert counted(table)[1, CHUNK_BYTES] == 1.0
     # The same pid with another start time is another process.
-    table.track((ProcessId(PROCESSES[2].pid, 8),))
+    table.track_processes((ProcessId(PROCESSES[2].pid, 8),))
     assert counted(table) == {}
-    table.track(())
+    table.track_processes(())
     table.update(batch([(0, 0, 0, 1)]))
     assert table.chunks.used == 0
     assert table.stats.ignored == 1
@@ -139,7 +140,7 @@ def test_heat_table_exited_process_freed_others_keep_heat() -> None:
 
 def test_heat_table_memory_at_most_12_5_bytes_per_page() -> None:
     table = HeatTable(OPEN)
-    table.track(PROCESSES[:1])
+    table.track_processes(PROCESSES[:1])
     table.update(batch([(0, i * CHUNK_BYTES, 0, 1) for i in range(1024)]))
     assert table.stats.chunks == 1024
     assert table.stats.bytes <= 12.5 * 1024 * 512
@@ -148,26 +149,26 @@ def test_heat_table_memory_at_most_12_5_bytes_per_page() -> None:
 def test_heat_table_few_heavy_samples_leave_the_noise_of_the_others() -> None:
     process = ProcessId(7, 1)
     table = HeatTable(HeatSettings())
-    table.track([process])
+    table.track_processes([process])
     loads = batch([(0, CHUNK_BYTES + i % 512 * PAGE_BYTES, Kind.LOAD, 100) for i in range(4_000)])
     period = np.full(4_000, 100, np.uint32)
     table.update(replace(loads, period=period))
     period[:4] = 6_400  # stores: one in a thousand, each for 64 times as many accesses
     table.update(replace(loads, period=period))
-    assert 100 <= table.clocks.unit[0] < 110
+    assert 100 <= table.history.effective_sample_weight[0] < 110
     period[:] = 6_400  # all of them are stores now: each counts in full before long
     for _ in range(12):
         table.update(replace(loads, period=period))
-    assert table.clocks.weight_most[0] > 6_400
+    assert table.history.max_weight[0] > 6_400
 
 
 def test_heat_table_bound_of_heavy_samples_does_not_lower_itself() -> None:
     """One sample in twenty stands for 64 times as many accesses as the others."""
     process = ProcessId(7, 1)
     table = HeatTable(HeatSettings())
-    table.track([process])
+    table.track_processes([process])
     both = batch([(0, CHUNK_BYTES + i % 512 * PAGE_BYTES, Kind.LOAD, 100) for i in range(400)])
     period = np.where(np.arange(400) % 20, 100, 6_400).astype(np.uint32)
     for _ in range(40):
         table.update(replace(both, period=period))
-    assert table.clocks.weight_most[0] == pytest.approx(WEIGHT_OVER_MEAN * period.mean(), rel=0.01)
+    assert table.history.max_weight[0] == pytest.approx(WEIGHT_OVER_MEAN * period.mean(), rel=0.01)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Windows of samples whose period changes: what the first samples say does not outlast them."""
 
 from __future__ import annotations
@@ -6,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.process_id import ProcessId
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 from tests.unit.heat.dense import dense_rates
 
 CHUNKS, HOT = 24, 3
@@ -21,9 +22,9 @@ LONG, SHORT = 60_000, 300
 def table() -> HeatTable:
     """A table of one process with 48 MiB."""
     made = HeatTable()
-    made.track([ProcessId(10, 1)])
+    made.track_processes([ProcessId(10, 1)])
     starts = np.arange(CHUNKS, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
-    made.place(0, starts, np.zeros((CHUNKS, CHUNK_PAGES), np.int8))
+    made.record_nodes(0, starts, np.zeros((CHUNKS, CHUNK_PAGES), np.int8))
     return made
 
 
@@ -45,21 +46,21 @@ def test_hot_set_shows_after_the_period_has_become_shorter(table: HeatTable) -> 
     update(table, SHORT, ticks=20, samples=300, hot=0.9)
     rates = dense_rates(table)
     assert rates.rate[:HOT].mean() > 20 * rates.rate[HOT:].mean()
-    assert rates.support[:HOT].mean() > 2.0
-    assert table.clocks.unit[0] < 3 * SHORT
+    assert rates.effective_samples[:HOT].mean() > 2.0
+    assert table.history.effective_sample_weight[0] < 3 * SHORT
 
 
 def test_history_of_one_period_keeps_its_weight(table: HeatTable) -> None:
     update(table, SHORT, ticks=50, samples=300, hot=0.5)
-    counted = table.clocks.clock[0] + table.clocks.window[0]
+    counted = table.history.history_weight[0] + table.history.window_weight[0]
     assert counted == pytest.approx(50 * 300 * SHORT, rel=0.1)
-    assert table.clocks.unit[0] == pytest.approx(SHORT)
+    assert table.history.effective_sample_weight[0] == pytest.approx(SHORT)
 
 
 def test_longer_period_leaves_what_is_known(table: HeatTable) -> None:
     update(table, SHORT, ticks=20, samples=300, hot=0.9)
-    before = table.clocks.clock[0]
+    before = table.history.history_weight[0]
     update(table, LONG, ticks=6, samples=50, hot=0.9)
-    assert table.clocks.clock[0] >= 0.9 * before
+    assert table.history.history_weight[0] >= 0.9 * before
     rates = dense_rates(table)
     assert rates.rate[:HOT].mean() > 20 * rates.rate[HOT:].mean()

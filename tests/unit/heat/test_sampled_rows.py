@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The weight of a tick's samples at rows that are asked for, against a count of all samples."""
 
 from __future__ import annotations
@@ -5,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.view.sampled_rows import AskedRows, weigh_rows
-from hmd.units import PAGE_BYTES
+from hmd.heat.view_rows import AskedRows, weigh_rows
 
 PROCESSES, CHUNKS, SAMPLES = 3, 5, 20_000
 BASE = 1 << 47

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The heat table's record of moves and of the node of each page."""
 
 from __future__ import annotations
@@ -5,23 +6,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.decide.plan import Plan
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, MOVE_WEAR
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.process_id import ProcessId
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
+from hmd.policy.plan import Plan
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 
 FIRST, SECOND = ProcessId(10, 1), ProcessId(11, 1)
 
 
 def table_of(node: int = 1, huge: bool = False) -> HeatTable:
     table = HeatTable()
-    table.track([FIRST, SECOND])
+    table.track_processes([FIRST, SECOND])
     for slot in range(2):
         nodes = np.full((2, CHUNK_PAGES), node, np.int8)
         starts = np.array([0, CHUNK_BYTES], np.uint64)
-        table.place(slot, starts, nodes, np.full(2, huge))
+        table.record_nodes(slot, starts, nodes, np.full(2, huge))
     return table
 
 
@@ -43,7 +44,7 @@ def plan_of(
 
 def settle(table: HeatTable, plan: Plan, node: list[int], stuck: list[bool] | None = None) -> None:
     marks = stuck or [False] * len(node)
-    table.settle(plan, np.array(node, np.int16), np.array(marks, np.bool_))
+    table.record_moves(plan, np.array(node, np.int16), np.array(marks, np.bool_))
 
 
 def test_settle_moved_pages_on_new_node_with_wear() -> None:
@@ -69,7 +70,7 @@ def test_settle_stuck_pages_fixed_until_next_sweep() -> None:
     movable, fixed = table.resident_pages(2)
     assert movable[0].tolist() == [0, 2 * CHUNK_PAGES - 1]
     assert fixed[0].tolist() == [0, 1]
-    table.place(0, np.zeros(1, np.uint64), np.ones((1, CHUNK_PAGES), np.int8))
+    table.record_nodes(0, np.zeros(1, np.uint64), np.ones((1, CHUNK_PAGES), np.int8))
     assert table.resident_pages(2)[1].sum() == 0
 
 
@@ -116,8 +117,8 @@ def test_heat_table_wear_decays_per_tick() -> None:
 def test_place_chunk_without_pages_dropped() -> None:
     table = table_of()
     gone = np.full((1, CHUNK_PAGES), ABSENT, np.int8)
-    assert table.place(0, np.zeros(1, np.uint64), gone) == CHUNK_PAGES
-    assert table.place(0, np.array([9 * CHUNK_BYTES], np.uint64), gone) == 0
+    assert table.record_nodes(0, np.zeros(1, np.uint64), gone) == CHUNK_PAGES
+    assert table.record_nodes(0, np.array([9 * CHUNK_BYTES], np.uint64), gone) == 0
     assert table.chunks.used == 3
     assert table.resident_pages(2)[0].tolist() == [[0, 512], [0, 1024]]
 
@@ -126,7 +127,7 @@ def test_heat_table_sample_of_absent_page_requests_sweep() -> None:
     table = table_of()
     node = np.ones((1, CHUNK_PAGES), np.int8)
     node[0, 3] = ABSENT
-    table.place(0, np.zeros(1, np.uint64), node)
+    table.record_nodes(0, np.zeros(1, np.uint64), node)
     for page, swept in ((2, True), (3, False)):
         row = np.array([page * PAGE_BYTES], np.uint64)
         one = AccessBatch.of(row)
@@ -136,7 +137,7 @@ def test_heat_table_sample_of_absent_page_requests_sweep() -> None:
 
 def test_heat_table_process_tracked_twice_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
-        HeatTable().track([FIRST, FIRST])
+        HeatTable().track_processes([FIRST, FIRST])
 
 
 def test_resident_pages_unknown_node_id_not_counted() -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Loads are weighted by their stall where the sampler measures latencies."""
 
 from __future__ import annotations
@@ -5,31 +6,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_PAGES, FIXED
-from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.nodes.topology import Node, Topology
-from hmd.machine.process_id import ProcessId
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Node, Topology
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.units import PAGE_BYTES
 
-OPEN = HeatSettings(window_samples_min=1 << 40)
+OPEN = HeatSettings(min_window_samples=1 << 40)
 FAST_NS, SLOW_NS = 100.0, 400.0
 
 
 def counted(latencies: list[int], kinds: list[Kind], nodes: list[int]) -> list[float]:
     """Return the heat of pages that are each sampled once, with this latency and kind."""
     table = HeatTable(OPEN, (FAST_NS, SLOW_NS))
-    table.track([ProcessId(10, 1)])
+    table.track_processes([ProcessId(10, 1)])
     n = len(latencies)
     node = np.full((1, CHUNK_PAGES), 1, np.int8)
     node[0, :n] = nodes
-    table.place(0, np.zeros(1, np.uint64), node)
+    table.record_nodes(0, np.zeros(1, np.uint64), node)
     table.update(
         AccessBatch.of(
             np.arange(n, dtype=np.uint64) * np.uint64(PAGE_BYTES),
             kind=np.array(kinds, np.uint8),
-            weight_ns=np.array(latencies, np.uint32),
+            latency_ns=np.array(latencies, np.uint32),
             period=1000,
         )
     )

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The changes of hmd enable and hmd disable, in a temporary root directory."""
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
-from hmd.errors import Exit
-from hmd.install.changes import (
-    CONFIG,
+from hmd.daemon.install import (
+    CONFIG_PATH,
     PAGE_CACHE,
     SAMPLER,
     SYSCTL,
-    SYSUSERS,
-    TMPFILES,
-    UNIT,
+    SYSUSERS_PATH,
+    TMPFILES_PATH,
+    UNIT_PATH,
     InstallChanges,
     plan_disable,
     plan_enable,
+    shipped_folder,
 )
-from hmd.install.shipped_files import shipped_folder
 
 HMD = Path("/opt/hmd/bin/hmd")
 
@@ -45,7 +46,9 @@ def apply(plan: InstallChanges) -> None:
 
 def test_enable_fresh_machine_creates_all_files(tmp_path: Path) -> None:
     plan = enable(tmp_path)
-    assert kinds(plan, tmp_path) == dict.fromkeys((CONFIG, SYSUSERS, TMPFILES, UNIT), "create")
+    assert kinds(plan, tmp_path) == dict.fromkeys(
+        (CONFIG_PATH, SYSUSERS_PATH, TMPFILES_PATH, UNIT_PATH), "create"
+    )
     assert plan.commands[-1] == ("systemctl", "restart", "hmd.service")
     assert not list(tmp_path.iterdir())
     apply(plan)
@@ -84,7 +87,7 @@ def test_enable_existing_configuration_kept(tmp_path: Path) -> None:
     config.parent.mkdir(parents=True)
     config.write_text("tick: 3s\n")
     plan = enable(tmp_path)
-    assert kinds(plan, tmp_path)[CONFIG] == "keep"
+    assert kinds(plan, tmp_path)[CONFIG_PATH] == "keep"
     apply(plan)
     assert config.read_text() == "tick: 3s\n"
 
@@ -152,9 +155,9 @@ def test_enable_packaged_unit_creates_configuration_only(tmp_path: Path) -> None
     packaged = tmp_path / "usr/lib/systemd/system/hmd.service"
     packaged.parent.mkdir(parents=True)
     packaged.write_text("[Service]\n")
-    assert set(kinds(enable(tmp_path, Path("/usr/bin/hmd")), tmp_path)) == {CONFIG}
+    assert set(kinds(enable(tmp_path, Path("/usr/bin/hmd")), tmp_path)) == {CONFIG_PATH}
     # Another hmd than the package's has a unit of its own over it.
-    assert UNIT in kinds(enable(tmp_path), tmp_path)
+    assert UNIT_PATH in kinds(enable(tmp_path), tmp_path)
 
 
 def test_disable_after_enable_removes_all_but_configuration(tmp_path: Path) -> None:
@@ -164,7 +167,7 @@ def test_disable_after_enable_removes_all_but_configuration(tmp_path: Path) -> N
     assert set(kinds(plan, tmp_path).values()) == {"remove"}
     apply(plan)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [
-        tmp_path / CONFIG.relative_to("/")
+        tmp_path / CONFIG_PATH.relative_to("/")
     ]
 
 
@@ -225,6 +228,6 @@ def test_enable_memory_limit_follows_machine(tmp_path: Path, gib: int, limit: in
     (tmp_path / "proc").mkdir(exist_ok=True)
     (tmp_path / "proc/meminfo").write_text(f"MemTotal:       {gib << 20} kB\n")
     changes = enable(tmp_path, sampler="faults", start=False)
-    (unit,) = [c.after for c in changes.files if c.path == tmp_path / UNIT.relative_to("/")]
+    (unit,) = [c.after for c in changes.files if c.path == tmp_path / UNIT_PATH.relative_to("/")]
     assert unit is not None
     assert f"MemoryMax={limit}G\n" in unit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who may change what the service would run: every file, folder and link on the way."""
 
 from __future__ import annotations
@@ -7,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hmd.install import trusted_files
-from hmd.install.trusted_files import refusal, untrusted
+from hmd.daemon import install
+from hmd.daemon.install import list_untrusted, refusal
 
 
 @pytest.fixture(autouse=True)
 def own_files_are_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests run as any user: that user stands for root."""
-    monkeypatch.setattr(trusted_files, "ROOT", os.getuid())
+    monkeypatch.setattr(install, "ROOT", os.getuid())
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def below(places: list[str], folder: Path) -> list[str]:
 
 
 def test_files_of_root_alone_trusted(venv: Path, tmp_path: Path) -> None:
-    assert below(untrusted([venv / "bin/hmd", venv / "lib"]), tmp_path) == []
+    assert below(list_untrusted([venv / "bin/hmd", venv / "lib"]), tmp_path) == []
 
 
 @pytest.mark.parametrize("place", ["home", "home/venv", "home/venv/bin", "home/venv/bin/hmd"])
@@ -44,12 +45,12 @@ def test_place_on_the_way_that_everyone_may_write_found(
     venv: Path, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / place).chmod(0o777)
-    assert below(untrusted([venv / "bin/hmd"]), tmp_path) == [f"{place} (everyone may write)"]
+    assert below(list_untrusted([venv / "bin/hmd"]), tmp_path) == [f"{place} (everyone may write)"]
 
 
 def test_library_below_a_folder_found(venv: Path, tmp_path: Path) -> None:
     (venv / "lib/hmd/cli/main.py").chmod(0o646)
-    assert below(untrusted([venv / "lib"]), tmp_path) == [
+    assert below(list_untrusted([venv / "lib"]), tmp_path) == [
         "home/venv/lib/hmd/cli/main.py (everyone may write)"
     ]
 
@@ -58,20 +59,20 @@ def test_target_of_a_link_found(venv: Path, tmp_path: Path) -> None:
     link = tmp_path / "bin"
     link.symlink_to(venv / "bin")
     (venv / "bin").chmod(0o777)
-    assert below(untrusted([link / "hmd"]), tmp_path) == ["home/venv/bin (everyone may write)"]
+    assert below(list_untrusted([link / "hmd"]), tmp_path) == ["home/venv/bin (everyone may write)"]
 
 
 def test_sticky_folder_of_root_trusted(venv: Path, tmp_path: Path) -> None:
     (tmp_path / "home").chmod(0o1777)
-    assert below(untrusted([venv / "bin/hmd"]), tmp_path) == []
+    assert below(list_untrusted([venv / "bin/hmd"]), tmp_path) == []
 
 
 def test_file_of_another_user_found(
     venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trusted_files, "ROOT", os.getuid() + 1)
+    monkeypatch.setattr(install, "ROOT", os.getuid() + 1)
     assert f"home/venv/bin/hmd (uid {os.getuid()})" in below(
-        untrusted([venv / "bin/hmd"]), tmp_path
+        list_untrusted([venv / "bin/hmd"]), tmp_path
     )
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two recorded programs whose hot sets first touch leaves on the slow node, and a configuration."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rewards of an episode on programs whose best placement is known."""
 
 from __future__ import annotations
@@ -9,15 +10,11 @@ import numpy as np
 import pytest
 
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.layout_replay import replayed
-from hmd.learn.environment.episode_run import EpisodeRun
-from hmd.learn.environment.episodes import Episode
-from hmd.learn.environment.knob_policy import KnobPolicy
-from hmd.learn.environment.knob_signals import SIGNALS
-from hmd.learn.environment.knobs import NEUTRAL
-from hmd.simulate.placed_replay import first_touched
-from hmd.simulate.simulated_pmu import PmuSettings
-from hmd.simulate.simulation import SimulationSettings, simulate
+from hmd.emulate.recordings.replay import replayed
+from hmd.learn.episodes import NEUTRAL, SIGNALS, Episode, EpisodeRun
+from hmd.simulate.memory import first_touched
+from hmd.simulate.pmu import PmuSettings
+from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
 STILL = (-1.0, 0.0, 0.0)
@@ -78,14 +75,6 @@ def test_reward_of_moves_that_help_nothing_is_negative() -> None:
     assert sum(saved) < 0
     still, _, _ = rewards(uniform, STILL)
     assert sum(still) == pytest.approx(0.0, abs=1e-9)
-
-
-def test_run_with_fixed_knobs_equals_policy_that_chooses_them() -> None:
-    episode = hidden_hot_set()
-    _, _, runtime_s = rewards(episode, NEUTRAL)
-    policy = KnobPolicy(lambda _: NEUTRAL)
-    whole = simulate(episode.stream, episode.preset, FAST_PAGES, policy, PACE)
-    assert whole.runtime_s == runtime_s
 
 
 def test_signals_follow_the_hot_set_to_the_fast_node() -> None:

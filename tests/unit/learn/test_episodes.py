@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Episodes drawn from recorded programs."""
 
 from __future__ import annotations
@@ -7,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.layout_replay import tiers_of
-from hmd.learn.environment.episode_settings import EpisodeSettings
-from hmd.learn.environment.episodes import EpisodeSource, varied
+from hmd.emulate.recordings.replay import tiers_of
+from hmd.learn.episodes import EpisodeSource, varied
+from hmd.learn.settings import EpisodeSettings
 from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import PAGES, hot_set, stream_of
 

@@ -1,11 +1,12 @@
+# SPDX-License-Identifier: MIT
 """Places of knobs."""
 
 from __future__ import annotations
 
 import pytest
 
-from hmd.decide.policies.benefit import BenefitSettings
-from hmd.learn.environment.knobs import NEUTRAL, Knobs
+from hmd.learn.episodes import NEUTRAL, Knobs
+from hmd.policy.builtin.benefit import BenefitSettings
 
 
 def test_knobs_neutral_leave_the_rule_as_it_is() -> None:

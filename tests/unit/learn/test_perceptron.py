@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The network of the learned policy, fitted to rows with a known rule."""
 
 from __future__ import annotations
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from hmd.learn.perceptron import FittedNetwork, fit_network
-from hmd.learn.training_rows import TrainingRows
+from hmd.learn.rows import TrainingRows
 
 ROWS = 40_000
 

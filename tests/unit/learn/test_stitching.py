@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Programs made of parts of recorded ones."""
 
 from __future__ import annotations
@@ -7,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hmd.base.errors import UsageError
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.layout_replay import replayed
-from hmd.emulate.recordings.miss_stream import ThreadOrder
-from hmd.errors import UsageError
-from hmd.learn.environment.stitching import StreamPart, in_turns, stitched
+from hmd.emulate.recordings.misses import ThreadOrder
+from hmd.emulate.recordings.replay import replayed
+from hmd.learn.episodes import StreamPart, in_turns, stitched
 from tests.unit.simulate.conftest import APART, PAGES, hot_set, stream_of
 
 ROWS = 4000

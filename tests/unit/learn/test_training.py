@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Training on recorded programs, and its configuration."""
 
 from __future__ import annotations
@@ -8,15 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.decide.learned.feature_kernel import FEATURES
-from hmd.decide.learned.page_features import VERSION
-from hmd.decide.learned.weights import LearnedWeights
-from hmd.emulate.recordings.miss_stream import MissStream, ThreadOrder
-from hmd.errors import ConfigError, HmdError
-from hmd.learn.policy_speeds import FIRST_TOUCH, mean_speed, policy_speeds
-from hmd.learn.train_settings import read_plan
-from hmd.learn.training import Training, make_policy
-from hmd.learn.training_rows import TrainingRows, collect_rows
+from hmd.base.errors import ConfigError, HmdError
+from hmd.emulate.recordings.misses import MissStream, ThreadOrder
+from hmd.learn.rows import TrainingRows, collect_rows
+from hmd.learn.settings import read_plan
+from hmd.learn.training import FIRST_TOUCH, Training, make_policy, mean_speed, policy_speeds
+from hmd.policy.learned.features import FEATURES, VERSION
+from hmd.policy.learned.network import LearnedWeights
 from tests.unit.learn.conftest import CONFIG
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Training rows of a simulated program."""
 
 from __future__ import annotations
@@ -7,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.decide.learned.feature_kernel import FEATURES
 from hmd.emulate.preset import load
+from hmd.learn.rows import RowRequest, TrainingRows, collect_rows
 from hmd.learn.training import make_policy
-from hmd.learn.training_rows import RowRequest, TrainingRows, collect_rows
-from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.policy.learned.features import FEATURES
+from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 

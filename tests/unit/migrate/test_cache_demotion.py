@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The demotion of page cache: which kdamonds run at which free memory, and how they are set up.
 
 DAMON is a tree of files here; what the kernel does by them is tested in the emulated machine
@@ -11,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hmd.errors import MissingError
-from hmd.machine.damon.cache_kdamond import CacheWatch
-from hmd.machine.damon.damon_sysfs import Kdamonds
-from hmd.machine.nodes.topology import Node, Topology
+from hmd.base.errors import MissingError
+from hmd.linux.damon import CacheWatch, Kdamonds
+from hmd.linux.topology import Node, Topology
 from hmd.migrate.cache_demotion import CacheDemotion, CacheSettings, nearest_slower
 from tests.fakes.damon_kernel import DamonKernel
 
@@ -67,31 +67,31 @@ def opened(sysfs: Path, kernel: DamonKernel, folder: Path) -> CacheDemotion:
 def test_node_short_of_memory_has_its_cache_demoted_until_headroom_is_free(
     demotion: CacheDemotion, sysfs: Path, damon_kernel: DamonKernel
 ) -> None:
-    demotion.follow()
+    demotion.update()
     assert demotion.active == frozenset()
     set_memory(sysfs, 1, free_kib=GIB_KIB // 5, cache_kib=GIB_KIB // 4)
-    demotion.follow()
+    demotion.update()
     assert demotion.active == {1}
     assert (damon_kernel.on(0), damon_kernel.on(1)) == (False, True)
     set_memory(sysfs, 1, free_kib=GIB_KIB // 4 + 1, cache_kib=GIB_KIB // 5)
-    demotion.follow()
+    demotion.update()
     assert demotion.active == {1}  # a little beyond the headroom, not to start again at once
     set_memory(sysfs, 1, free_kib=GIB_KIB // 3, cache_kib=GIB_KIB // 6)
-    demotion.follow()
+    demotion.update()
     assert demotion.active == frozenset()
 
 
 def test_node_without_page_cache_is_left_alone(demotion: CacheDemotion, sysfs: Path) -> None:
     set_memory(sysfs, 0, free_kib=0, cache_kib=GIB_KIB // 2048)
-    demotion.follow()
+    demotion.update()
     assert demotion.active == frozenset()
 
 
 def test_paused_demotion_stops(demotion: CacheDemotion, sysfs: Path) -> None:
     set_memory(sysfs, 0, free_kib=0, cache_kib=GIB_KIB // 2)
-    demotion.follow()
+    demotion.update()
     assert demotion.active == {0}
-    demotion.follow(paused=True)
+    demotion.update(paused=True)
     assert demotion.active == frozenset()
 
 
@@ -99,7 +99,7 @@ def test_kdamond_demotes_files_pages_without_access_to_the_nearest_slower_node(
     demotion: CacheDemotion, sysfs: Path, damon_kernel: DamonKernel
 ) -> None:
     set_memory(sysfs, 1, free_kib=0, cache_kib=GIB_KIB // 2)
-    demotion.follow()
+    demotion.update()
     context = damon_kernel.path / "1/contexts/0"
 
     def read(name: str) -> str:
@@ -127,7 +127,7 @@ def test_demotion_closed_gives_damon_back(
 ) -> None:
     made = opened(sysfs, damon_kernel, tmp_path)
     set_memory(sysfs, 0, free_kib=0, cache_kib=GIB_KIB // 2)
-    made.follow()
+    made.update()
     made.close()
     assert Kdamonds(sysfs).count == 0
     opened(sysfs, damon_kernel, tmp_path).close()

@@ -1,8 +1,8 @@
+# SPDX-License-Identifier: MIT
 """What holds of the mover for any plan, kernel and settings."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.migrate import MoveStatus
-from tests.unit.migrate.conftest import BASE, HUGE, PAGE
+from tests.fakes.move_pages_kernel import BASE, HUGE, PAGE, FakeKernel, make_mover, make_plan
 
 FOLIO = st.fixed_dictionaries(
     {
@@ -25,11 +25,9 @@ FOLIO = st.fixed_dictionaries(
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_mover_any_plan_one_status_per_row_memory_consistent(
-    bench: SimpleNamespace, data: Any
-) -> None:
+def test_mover_any_plan_one_status_per_row_memory_consistent(data: Any) -> None:
     free = {n: data.draw(st.integers(0, 40)) for n in range(3)}
-    kernel = bench.kernel(free)
+    kernel = FakeKernel(free)
     processes = []
     for pid in (10, 11):
         start = kernel.process(pid, permitted=data.draw(st.booleans() | st.just(True)))
@@ -49,10 +47,10 @@ def test_mover_any_plan_one_status_per_row_memory_consistent(
         st.integers(0, 2),
         st.integers(0, 4),
     )
-    plan = bench.plan(processes, data.draw(st.lists(row, max_size=60)))
-    mover = bench.mover(
+    plan = make_plan(processes, data.draw(st.lists(row, max_size=60)))
+    mover = make_mover(
         kernel,
-        least_batch_pages=data.draw(st.sampled_from([1, 4, 256])),
+        min_batch_pages=data.draw(st.sampled_from([1, 4, 256])),
         rate_bytes_per_s=data.draw(st.none() | st.integers(0, 4 << 20)),
         tries=data.draw(st.integers(1, 3)),
         move_shared=data.draw(st.booleans()),

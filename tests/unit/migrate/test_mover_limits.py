@@ -1,24 +1,31 @@
+# SPDX-License-Identifier: MIT
 """Limits of a plan's moves: the budget of bytes, the time of a plan, and a stop."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
+from hmd.linux.procfs import ProcessId
 from hmd.migrate import MoveStatus
-from hmd.migrate.budget import UNLIMITED_BYTES
-from tests.unit.migrate.conftest import BASE, HUGE, PAGE, fill, rows_of, statuses
+from hmd.migrate.limits import UNLIMITED_BYTES
+from tests.fakes.move_pages_kernel import (
+    BASE,
+    HUGE,
+    PAGE,
+    FakeKernel,
+    fill,
+    make_mover,
+    make_plan,
+    rows_of,
+    statuses,
+)
 
 
-def test_mover_defers_rest_when_budget_spent(
-    bench: SimpleNamespace, kernel: Any, process: Any
-) -> None:
+def test_mover_defers_rest_when_budget_spent(kernel: FakeKernel, process: ProcessId) -> None:
     rows = rows_of(2000, 1, 0)
     fill(kernel, rows)
-    mover = bench.mover(kernel, rate_bytes_per_s=1000 * PAGE, burst_s=1.0)
-    plan = bench.plan([process], rows)
+    mover = make_mover(kernel, rate_bytes_per_s=1000 * PAGE, burst_s=1.0)
+    plan = make_plan([process], rows)
     assert mover.budget_bytes() == 1000 * PAGE
     outcome = mover.apply(plan, now_s=0.0)
     assert statuses(outcome) == [MoveStatus.MOVED] * 1000 + [MoveStatus.DEFERRED] * 1000
@@ -26,71 +33,63 @@ def test_mover_defers_rest_when_budget_spent(
     assert mover.apply(plan, now_s=0.5).moved == {(1, 0): 500}
 
 
-def test_mover_huge_page_spends_full_size_of_budget(
-    bench: SimpleNamespace, kernel: Any, process: Any
-) -> None:
+def test_mover_huge_page_spends_full_size_of_budget(kernel: FakeKernel, process: ProcessId) -> None:
     rows = [(0, BASE + i * HUGE * PAGE, HUGE, 1, 0) for i in range(3)]
     fill(kernel, rows)
-    mover = bench.mover(kernel, rate_bytes_per_s=2 * HUGE * PAGE)
-    outcome = mover.apply(bench.plan([process], rows))
+    mover = make_mover(kernel, rate_bytes_per_s=2 * HUGE * PAGE)
+    outcome = mover.apply(make_plan([process], rows))
     assert statuses(outcome) == [MoveStatus.MOVED, MoveStatus.MOVED, MoveStatus.DEFERRED]
 
 
-def test_mover_without_rate_budget_unlimited(bench: SimpleNamespace, kernel: Any) -> None:
-    assert bench.mover(kernel, rate_bytes_per_s=None).budget_bytes() == UNLIMITED_BYTES
+def test_mover_without_rate_budget_unlimited(kernel: FakeKernel) -> None:
+    assert make_mover(kernel, rate_bytes_per_s=None).budget_bytes() == UNLIMITED_BYTES
 
 
-def test_mover_failed_pages_spend_no_budget(
-    bench: SimpleNamespace, kernel: Any, process: Any
-) -> None:
+def test_mover_failed_pages_spend_no_budget(kernel: FakeKernel, process: ProcessId) -> None:
     rows = rows_of(5, 1, 0)
     for folio in fill(kernel, rows):
         folio.pinned = True
-    mover = bench.mover(kernel, rate_bytes_per_s=1000 * PAGE)
-    mover.apply(bench.plan([process], rows), now_s=0.0)
+    mover = make_mover(kernel, rate_bytes_per_s=1000 * PAGE)
+    mover.apply(make_plan([process], rows), now_s=0.0)
     assert mover.budget_bytes(0.0) == 1000 * PAGE
 
 
 def test_mover_budget_spent_last_rows_of_plan_deferred(
-    bench: SimpleNamespace, kernel: Any, process: Any
+    kernel: FakeKernel, process: ProcessId
 ) -> None:
     rows = rows_of(600, 1, 0)[::-1]
     fill(kernel, rows)
-    mover = bench.mover(kernel, rate_bytes_per_s=512 * PAGE, burst_s=1.0)
-    outcome = mover.apply(bench.plan([process], rows))
+    mover = make_mover(kernel, rate_bytes_per_s=512 * PAGE, burst_s=1.0)
+    outcome = mover.apply(make_plan([process], rows))
     assert statuses(outcome) == [MoveStatus.MOVED] * 512 + [MoveStatus.DEFERRED] * 88
 
 
-def test_mover_defers_rest_when_time_spent(
-    bench: SimpleNamespace, kernel: Any, process: Any
-) -> None:
+def test_mover_defers_rest_when_time_spent(kernel: FakeKernel, process: ProcessId) -> None:
     rows = rows_of(1000, 1, 0)
     fill(kernel, rows)
     kernel.page_cost_s = 1e-3
-    outcome = bench.mover(kernel, apply_limit_s=0.3, least_batch_pages=256).apply(
-        bench.plan([process], rows)
+    outcome = make_mover(kernel, apply_limit_s=0.3, min_batch_pages=256).apply(
+        make_plan([process], rows)
     )
     assert statuses(outcome) == [MoveStatus.MOVED] * 512 + [MoveStatus.DEFERRED] * 488
 
 
-def test_mover_plan_bytes_limited_by_throughput(
-    bench: SimpleNamespace, kernel: Any, process: Any
-) -> None:
+def test_mover_plan_bytes_limited_by_throughput(kernel: FakeKernel, process: ProcessId) -> None:
     rows = rows_of(2000, 1, 0)
     fill(kernel, rows)
     kernel.page_cost_s = 1e-3
-    mover = bench.mover(kernel, apply_limit_s=1.0, rate_bytes_per_s=1 << 30)
+    mover = make_mover(kernel, apply_limit_s=1.0, rate_bytes_per_s=1 << 30)
     assert mover.plan_bytes(0.0) == mover.budget_bytes(0.0)
-    moved = mover.apply(bench.plan([process], rows), now_s=0.0).moved_bytes
+    moved = mover.apply(make_plan([process], rows), now_s=0.0).moved_bytes
     assert 0 < moved < 2000 * 4096
     assert mover.plan_bytes(100.0) == pytest.approx(1000 * 4096, rel=0.3)
     assert mover.budget_bytes(100.0) > 2 * mover.plan_bytes(100.0)
 
 
-def test_mover_stopped_defers_all(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
+def test_mover_stopped_defers_all(kernel: FakeKernel, process: ProcessId) -> None:
     rows = rows_of(10, 1, 0)
     fill(kernel, rows)
-    mover = bench.mover(kernel)
+    mover = make_mover(kernel)
     mover.stop()
-    assert statuses(mover.apply(bench.plan([process], rows))) == [MoveStatus.DEFERRED] * 10
+    assert statuses(mover.apply(make_plan([process], rows))) == [MoveStatus.DEFERRED] * 10
     assert kernel.calls == []

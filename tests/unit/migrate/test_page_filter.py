@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which pages of a plan may move, by the mappings that they lie in."""
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.machine.linear_pattern import LinearPattern
-from hmd.machine.process_id import ProcessId
+from hmd.linux.procfs import ProcessId
+from hmd.linux.targets import SafeRegex
 from hmd.migrate import MovableMappings
 
 PROCESS = ProcessId(7, 1)
@@ -33,9 +34,9 @@ def test_filter_refuses_code_devices_and_gaps(page_filter: MovableMappings) -> N
 
 
 def test_filter_refuses_mappings_to_keep_of_their_process(page_filter: MovableMappings) -> None:
-    page_filter.keep({PROCESS: (LinearPattern("/dev/shm/"),)})
+    page_filter.set_kept({PROCESS: (SafeRegex("/dev/shm/"),)})
     assert page_filter(PROCESS, PAGES).tolist() == [False, True, False, False, False]
-    page_filter.keep({ProcessId(7, 2): (LinearPattern("/dev/shm/"),)})
+    page_filter.set_kept({ProcessId(7, 2): (SafeRegex("/dev/shm/"),)})
     assert page_filter(PROCESS, PAGES).tolist() == [False, True, False, True, False]
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import errno
@@ -5,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from hmd.machine.pages.mappings import parse_maps
-from hmd.machine.process_id import ProcessId
+from hmd.linux.mappings import parse_maps
+from hmd.linux.procfs import ProcessId
 from hmd.migrate import MoveStatus
 from hmd.migrate.process_plans import SLICE_BYTES, ProcessPlans
 
@@ -38,16 +40,19 @@ VmFlags: rd wr mr mw me ac sd
 
 PROCESS = ProcessId(7, 1)
 
+Addresses = npt.NDArray[np.uint64]
+Nodes = npt.NDArray[np.int16]
+
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Any:
+def proc(tmp_path: Path) -> Path:
     folder = tmp_path / "7"
     folder.mkdir()
     (folder / "numa_maps").write_text(NUMA_MAPS)
     return tmp_path
 
 
-def residency(pid: Any, addresses: Any) -> Any:
+def residency(pid: int, addresses: Addresses) -> Nodes:
     """Even blocks are on node 0, odd ones on node 1; every tenth page is absent."""
     assert pid == 7
     page = addresses // np.uint64(PAGE)
@@ -56,27 +61,27 @@ def residency(pid: Any, addresses: Any) -> Any:
     return node
 
 
-def survey(proc: Any, **how: Any) -> Any:
+def survey(proc: Path, **how: Any) -> ProcessPlans:
     query = how.pop("query", residency)
     return ProcessPlans(PROCESS, parse_maps(MAPS), how.pop("to", 0), proc=proc, query=query, **how)
 
 
-def test_process_plans_spans_only_movable_mappings(proc: Any) -> None:
+def test_process_plans_spans_only_movable_mappings(proc: Path) -> None:
     assert survey(proc).spans == [
         (BASE, BASE + 4 * BLOCK),
         (BASE + 9 * BLOCK, BASE + 9 * BLOCK + 8 * PAGE),
     ]
 
 
-def test_process_plans_without_numa_maps_span_all_mappings(proc: Any) -> None:
+def test_process_plans_without_numa_maps_span_all_mappings(proc: Path) -> None:
     (proc / "7/numa_maps").unlink()
     assert survey(proc).spans[-1] == (BASE + 64 * BLOCK, BASE + 64 * BLOCK + 4 * SLICE_BYTES)
 
 
-def test_process_plans_slices_bounded_and_disjoint(proc: Any) -> None:
+def test_process_plans_slices_bounded_and_disjoint(proc: Path) -> None:
     (proc / "7/numa_maps").unlink()
 
-    def present(pid: Any, addresses: Any) -> Any:
+    def present(pid: int, addresses: Addresses) -> Nodes:
         return np.ones(len(addresses), np.int16)
 
     whole = survey(proc, query=present)
@@ -89,7 +94,7 @@ def test_process_plans_slices_bounded_and_disjoint(proc: Any) -> None:
     assert len(address) * PAGE == whole.span_bytes
 
 
-def test_process_plans_rows_of_pages_on_other_nodes(proc: Any) -> None:
+def test_process_plans_rows_of_pages_on_other_nodes(proc: Path) -> None:
     found = next(iter(survey(proc).slices()))
     expected = [
         a
@@ -106,12 +111,12 @@ def test_process_plans_rows_of_pages_on_other_nodes(proc: Any) -> None:
     assert 0.85 < found.resident_pages / 2056 < 0.95
 
 
-def test_process_plans_from_node_selects_rows(proc: Any) -> None:
+def test_process_plans_from_node_selects_rows(proc: Path) -> None:
     rows = [len(s.plan) for s in survey(proc, to=2, from_node=1).slices()]
     assert 0 < sum(rows) < sum(len(s.plan) for s in survey(proc, to=2).slices())
 
 
-def test_process_plans_ranges_page_aligned_and_merged(proc: Any) -> None:
+def test_process_plans_ranges_page_aligned_and_merged(proc: Path) -> None:
     spans = survey(
         proc,
         ranges=[(BASE + PAGE + 5, BASE + 2 * PAGE + 5), (BASE + 2 * PAGE, BASE + 4 * PAGE), (0, 9)],
@@ -119,10 +124,10 @@ def test_process_plans_ranges_page_aligned_and_merged(proc: Any) -> None:
     assert spans == [(BASE + PAGE, BASE + 4 * PAGE)]
 
 
-def test_process_plans_huge_page_one_whole_row(proc: Any) -> None:
+def test_process_plans_huge_page_one_whole_row(proc: Path) -> None:
     (proc / "7/smaps").write_text(SMAPS)
 
-    def all_on_one(pid: Any, addresses: Any) -> Any:
+    def all_on_one(pid: int, addresses: Addresses) -> Nodes:
         return np.ones(len(addresses), np.int16)
 
     whole = next(iter(survey(proc, query=all_on_one).slices())).plan
@@ -135,8 +140,10 @@ def test_process_plans_huge_page_one_whole_row(proc: Any) -> None:
 @pytest.mark.parametrize(
     ("number", "refusal"), [(errno.EPERM, MoveStatus.PERMISSION), (errno.ESRCH, MoveStatus.GONE)]
 )
-def test_process_plans_query_refused_reason_reported(proc: Any, number: Any, refusal: Any) -> None:
-    def refuse(pid: Any, addresses: Any) -> Any:
+def test_process_plans_query_refused_reason_reported(
+    proc: Path, number: int, refusal: MoveStatus
+) -> None:
+    def refuse(pid: int, addresses: Addresses) -> Nodes:
         return np.full(len(addresses), -number, np.int16)
 
     found = next(iter(survey(proc, query=refuse).slices()))

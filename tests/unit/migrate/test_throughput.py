@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The size of a plan follows the throughput of earlier moves."""
 
 from __future__ import annotations
@@ -6,9 +7,8 @@ from math import inf
 
 import pytest
 
-from hmd.migrate.budget import UNLIMITED_BYTES
-from hmd.migrate.throughput import Throughput
-from hmd.units import HUGE_PAGE_BYTES
+from hmd.base.units import HUGE_PAGE_BYTES
+from hmd.migrate.limits import UNLIMITED_BYTES, Throughput
 
 MIB = 1 << 20
 

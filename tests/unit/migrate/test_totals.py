@@ -1,24 +1,21 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 from hmd.migrate import MoveStatus
-from hmd.migrate.totals import MoveTotals
-
-PAGE = 4096
-BASE = 0x7F0000000000
+from hmd.migrate.status import MoveTotals
+from tests.fakes.move_pages_kernel import BASE, PAGE, FakeKernel, make_mover, make_plan
 
 
-def test_totals_sum_outcomes_without_deferred(bench: SimpleNamespace) -> None:
-    kernel = bench.kernel({0: 100, 1: 100})
+def test_totals_sum_outcomes_without_deferred() -> None:
+    kernel = FakeKernel({0: 100, 1: 100})
     process = kernel.process(10)
     rows = [(0, BASE + i * PAGE, 1, 1, 0) for i in range(1000)]
     for i, (_, address, *_) in enumerate(rows[:999]):
         kernel.place(10, address, 1, pinned=i == 3)
     kernel.free[0] = 1000
-    mover = bench.mover(kernel, rate_bytes_per_s=600 * PAGE)
+    mover = make_mover(kernel, rate_bytes_per_s=600 * PAGE)
     totals = MoveTotals()
-    plan = bench.plan([process], rows)
+    plan = make_plan([process], rows)
     totals.add(mover.apply(plan, now_s=0.0))
     assert totals.moved_pages == 599
     totals.add(mover.apply(plan, now_s=1.0))

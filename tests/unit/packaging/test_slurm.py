@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slurm's prolog and epilog, called as slurmd calls them."""
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """Families of forks: who is the oldest, and who waits for whom."""
 
 from __future__ import annotations
 
-from hmd.machine.process_id import ProcessId
-from hmd.residency.fork_families import ForkFamilies
+from hmd.linux.procfs import ProcessId
+from hmd.residency.forks import ForkFamilies
 
 PARENT, CHILD, GRANDCHILD = ProcessId(90, 1), ProcessId(20, 2), ProcessId(30, 2)
 
@@ -16,8 +17,8 @@ def family() -> ForkFamilies:
 
 
 def sweep(families: ForkFamilies, process: ProcessId) -> None:
-    families.begun(process)
-    families.swept(process)
+    families.begin_sweep(process)
+    families.end_sweep(process)
 
 
 def test_process_alone_has_no_family() -> None:
@@ -39,9 +40,9 @@ def test_younger_waits_until_all_older_are_swept() -> None:
 
 def test_sweep_that_began_before_a_fork_settles_nobody() -> None:
     families = family()
-    families.begun(PARENT)
+    families.begin_sweep(PARENT)
     families.join(ProcessId(40, 3), "program")
-    families.swept(PARENT)
+    families.end_sweep(PARENT)
     assert families.waits(CHILD)
     sweep(families, PARENT)
     assert not families.waits(CHILD)
@@ -51,7 +52,7 @@ def test_exit_of_an_unsettled_parent_lets_others_go_on() -> None:
     families = family()
     sweep(families, CHILD)
     assert families.waits(GRANDCHILD)
-    assert families.keep([CHILD, GRANDCHILD]) == {"program"}
+    assert families.retain_processes([CHILD, GRANDCHILD]) == {"program"}
     assert not families.waits(GRANDCHILD)
 
 

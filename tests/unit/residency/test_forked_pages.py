@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Private pages of modelled forks, through sweeps, writes, exits and samples."""
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.pages.mappings import Mappings, parse_maps
-from hmd.machine.pages.page_sharing import PageSharing
-from hmd.machine.process_id import ProcessId
-from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
-from hmd.residency.swept_memory import ModelledMemory
+from hmd.heat.table import HeatTable
+from hmd.linux.mappings import Mappings, parse_maps
+from hmd.linux.procfs import ProcessId
+from hmd.linux.resident_pages import PageSharing
+from hmd.residency.memory_reader import ModelledMemory
+from hmd.residency.sweep import ResidencySweep, SweepSettings
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 
 START = 64 * CHUNK_BYTES
 PAGES = 2048
@@ -69,15 +70,15 @@ def setting(
 ) -> tuple[HeatTable, Forks, ForkedMemory, ResidencySweep]:
     """Return a table of some forks, the oldest last: process ids do not say who is older."""
     table, forks = HeatTable(), Forks(count)
-    table.track([ProcessId(pid, 100 - pid) for pid in forks.copy])
+    table.track_processes([ProcessId(pid, 100 - pid) for pid in forks.copy])
     memory = ForkedMemory(forks)
-    settings = SweepSettings(sweep_ticks_most=2, mappings_ticks=1, move_shared=move_shared)
+    settings = SweepSettings(max_sweep_ticks=2, mappings_ticks=1, move_shared=move_shared)
     return table, forks, memory, ResidencySweep(settings, memory, lambda: 0.0)
 
 
 def ticks(table: HeatTable, sweep: ResidencySweep, count: int = 8) -> None:
     for _ in range(count):
-        table.update(sweep.fold(AccessBatch.empty(), table))
+        table.update(sweep.attribute_to_owner(AccessBatch.empty(), table))
         sweep.step(table)
 
 
@@ -104,7 +105,7 @@ def test_fork_takes_no_page_and_no_heat_from_its_parent() -> None:
     ticks(table, sweep)
     parent = table.processes[0]
     forks.copy[2] = [0] * PAGES
-    table.track([ProcessId(2, 200), parent])
+    table.track_processes([ProcessId(2, 200), parent])
     slot = table.processes.index(parent)
     ticks(table, sweep, 1)
     assert pages(table)[slot] == PAGES
@@ -129,7 +130,7 @@ def test_pages_of_an_exited_parent_counted_by_a_fork() -> None:
     table, forks, _, sweep = setting(4)
     ticks(table, sweep)
     del forks.copy[4]
-    table.track(table.processes[:3])
+    table.track_processes(table.processes[:3])
     ticks(table, sweep)
     assert sorted(pages(table)) == [0, 0, PAGES]
 
@@ -138,7 +139,7 @@ def test_samples_count_where_the_page_does() -> None:
     table, forks, _, sweep = setting(2)
     forks.write(1, 0, 512)
     ticks(table, sweep)
-    folded = sweep.fold(samples([0, 0, 1, -1], [3, 1000, 1000, 1000]), table)
+    folded = sweep.attribute_to_owner(samples([0, 0, 1, -1], [3, 1000, 1000, 1000]), table)
     assert folded.process.tolist() == [0, 1, 1, -1]
     assert folded.address.tolist() == samples([0] * 4, [3, 1000, 1000, 1000]).address.tolist()
 
@@ -148,7 +149,7 @@ def test_process_without_forks_is_not_asked_who_shares() -> None:
     ticks(table, sweep)
     assert memory.read
     del forks.copy[1]
-    table.track(table.processes[1:])
+    table.track_processes(table.processes[1:])
     memory.read = 0
     ticks(table, sweep)
     assert pages(table) == [PAGES]
@@ -169,12 +170,12 @@ def test_shared_pages_unmovable_unless_shared_pages_may_move(move_shared: bool) 
 
 def test_pages_movable_in_the_next_step_when_the_last_fork_has_exited() -> None:
     table, forks, _, sweep = setting(2, move_shared=False)
-    sweep.settings = replace(sweep.settings, sweep_ticks_most=32)
+    sweep.settings = replace(sweep.settings, max_sweep_ticks=32)
     ticks(table, sweep, 40)
     movable, _ = table.resident_pages(2)
     assert int(movable.sum()) == 0
     del forks.copy[1]
-    table.track(table.processes[1:])
+    table.track_processes(table.processes[1:])
     ticks(table, sweep, 1)
     movable, _ = table.resident_pages(2)
     assert int(movable.sum()) == PAGES
@@ -183,11 +184,11 @@ def test_pages_movable_in_the_next_step_when_the_last_fork_has_exited() -> None:
 def test_shared_pages_of_refused_process_unmovable_after_next_sweep() -> None:
     """A fork whose parent belongs to no target: only the refused move shows that it shares."""
     table, _, _, sweep = setting(2, move_shared=False)
-    table.track(table.processes[:1])
+    table.track_processes(table.processes[:1])
     ticks(table, sweep)
     movable, _ = table.resident_pages(2)
     assert int(movable.sum()) == PAGES
-    sweep.refused([table.processes[0]])
+    sweep.record_refused_moves([table.processes[0]])
     ticks(table, sweep, 1)
     movable, fixed = table.resident_pages(2)
     assert (int(movable.sum()), int(fixed.sum())) == (0, PAGES)

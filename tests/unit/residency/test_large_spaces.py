@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Of many processes the sweep goes first to those that hold much of the memory."""
 
 from __future__ import annotations
@@ -8,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.pages.mappings import Mappings, parse_maps
-from hmd.machine.process_id import ProcessId
-from hmd.residency.large_spaces import FEW, LargeSpaces
-from hmd.residency.process_turn import ProcessTurn
-from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
-from hmd.residency.swept_memory import ModelledMemory
+from hmd.heat.table import HeatTable
+from hmd.linux.mappings import Mappings, parse_maps
+from hmd.linux.procfs import ProcessId
+from hmd.residency.address_spaces import FEW, LargeProcesses
+from hmd.residency.memory_reader import ModelledMemory
+from hmd.residency.sweep import ResidencySweep, RoundRobin, SweepSettings
 from hmd.sample.access_batch import AccessBatch
 
 START = 1 << 40
@@ -39,10 +39,10 @@ def ticking(readings: int) -> Callable[[], bool]:
 def test_survey_finds_large_processes_within_a_round() -> None:
     every = processes(4 * FEW)
     sizes = dict.fromkeys(every, 1 << 20) | {every[-1]: 1 << 30, every[-2]: 2 << 30}
-    spaces = LargeSpaces(sizes.__getitem__)
-    spaces.follow(every)
+    spaces = LargeProcesses(sizes.__getitem__)
+    spaces.set_processes(every)
     for _ in range(4):
-        large = spaces.survey(ticking(FEW))
+        large = spaces.find_large(ticking(FEW))
     assert large == (every[-2], every[-1])
 
 
@@ -50,48 +50,48 @@ def test_survey_of_few_processes_reads_nothing() -> None:
     def read(process: ProcessId) -> int:
         raise AssertionError(process)
 
-    spaces = LargeSpaces(read)
-    spaces.follow(processes(FEW))
-    assert spaces.survey(lambda: False) == ()
+    spaces = LargeProcesses(read)
+    spaces.set_processes(processes(FEW))
+    assert spaces.find_large(lambda: False) == ()
 
 
 def test_survey_expected_sizes_count_until_they_are_read() -> None:
     every = processes(4 * FEW)
-    spaces = LargeSpaces(lambda process: 4096)
-    spaces.expect({every[-1]: 1 << 30})
-    spaces.follow(every)
-    assert spaces.survey(ticking(1)) == (every[-1],)
-    assert spaces.survey(lambda: False) == ()  # all are alike
+    spaces = LargeProcesses(lambda process: 4096)
+    spaces.set_resident_bytes({every[-1]: 1 << 30})
+    spaces.set_processes(every)
+    assert spaces.find_large(ticking(1)) == (every[-1],)
+    assert spaces.find_large(lambda: False) == ()  # all are alike
 
 
 def test_survey_sizes_stay_with_their_processes() -> None:
     every = processes(4 * FEW)
     sizes = dict.fromkeys(every, 4096) | {every[-1]: 1 << 30}
-    spaces = LargeSpaces(sizes.__getitem__)
-    spaces.follow(every)
-    spaces.survey(lambda: False)
-    spaces.follow(every[200:])
-    assert spaces.survey(ticking(1)) == (every[-1],)
+    spaces = LargeProcesses(sizes.__getitem__)
+    spaces.set_processes(every)
+    spaces.find_large(lambda: False)
+    spaces.set_processes(every[200:])
+    assert spaces.find_large(ticking(1)) == (every[-1],)
 
 
 def test_turn_goes_on_where_it_stopped_after_processes_left() -> None:
     first = processes(6)
-    turn = ProcessTurn()
-    turn.follow(first)
-    for process in turn.round():
+    turn = RoundRobin()
+    turn.set_processes(first)
+    for process in turn.take_turns():
         if process == first[3]:
             break  # it keeps the turn
-    turn.follow(first[2:])
-    assert list(turn.round()) == [first[3], first[4], first[5], first[2]]
+    turn.set_processes(first[2:])
+    assert list(turn.take_turns()) == [first[3], first[4], first[5], first[2]]
 
 
 def test_turn_of_a_process_that_left_is_the_next_ones() -> None:
     first = processes(4)
-    turn = ProcessTurn()
-    turn.follow(first)
-    turn.pass_on()
-    turn.follow((first[0], first[2], first[3]))
-    assert next(turn.round()) == first[2]
+    turn = RoundRobin()
+    turn.set_processes(first)
+    turn.advance()
+    turn.set_processes((first[0], first[2], first[3]))
+    assert next(turn.take_turns()) == first[2]
 
 
 class Spaces:
@@ -129,7 +129,7 @@ class SizedMemory(ModelledMemory):
 def test_sweep_of_many_processes_finds_the_large_ones_first() -> None:
     table, spaces = HeatTable(), Spaces()
     every = processes(SMALL + LARGE)
-    table.track(every)
+    table.track_processes(every)
     settings = SweepSettings(step_s=0.01)
     sweep = ResidencySweep(settings, SizedMemory(spaces), clock=lambda: spaces.clock_s)
     steps = 0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which mapping counts each page of a file, compared with a dictionary of pages."""
 
 from __future__ import annotations
@@ -7,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES
-from hmd.residency.page_claims import PageClaims
-from hmd.units import PAGE_BYTES
+from hmd.residency.shared_pages import SharedPageOwners
 
 FILE_PAGES = 4 * CHUNK_BYTES // PAGE_BYTES
 UNIT_PAGES = CHUNK_BYTES // PAGE_BYTES
 
 
 class Counted:
-    """The same as ``PageClaims``, one page at a time."""
+    """The same as ``SharedPageOwners``, one page at a time."""
 
     def __init__(self) -> None:
         self.view: dict[tuple[int, int], int] = {}
@@ -47,7 +48,7 @@ steps = st.lists(
 @settings(deadline=None, max_examples=40)
 @given(steps)
 def test_claims_of_any_steps_equal_a_dictionary(steps: list[tuple[object, ...]]) -> None:
-    claims, counted = PageClaims(), Counted()
+    claims, counted = SharedPageOwners(), Counted()
     for kind, *rest in steps:
         if kind == "release":
             [views] = rest
@@ -60,19 +61,19 @@ def test_claims_of_any_steps_equal_a_dictionary(steps: list[tuple[object, ...]])
         assert isinstance(span, tuple) and isinstance(every, int)
         pages = list(range(span[0], span[1], every))
         in_bytes = span[0] * PAGE_BYTES, span[1] * PAGE_BYTES
-        claims.claim(view, file, in_bytes, np.array(pages, np.uint64) * np.uint64(PAGE_BYTES))
+        claims.set_owner(view, file, in_bytes, np.array(pages, np.uint64) * np.uint64(PAGE_BYTES))
         counted.claim(view, file, span, pages)
     for file in (0, 1):
         expected = [counted.view.get((file, page), 0) for page in range(FILE_PAGES)]
-        found = claims.counting(file, np.arange(FILE_PAGES, dtype=np.uint64) * PAGE_BYTES)
+        found = claims.find_owners(file, np.arange(FILE_PAGES, dtype=np.uint64) * PAGE_BYTES)
         assert found.tolist() == expected
         units = np.arange(4, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
         for view in (1, 2, 3):
             by_unit = [expected[at : at + UNIT_PAGES] for at in range(0, FILE_PAGES, UNIT_PAGES)]
             elsewhere = [0 not in unit and view not in unit for unit in by_unit]
-            assert claims.counted_elsewhere(view, file, units).tolist() == elsewhere
+            assert claims.owned_elsewhere(view, file, units).tolist() == elsewhere
             own = set(expected) <= {0, view}
-            assert claims.all_own(view, file, (0, FILE_PAGES * PAGE_BYTES)) == own
+            assert claims.owns_all(view, file, (0, FILE_PAGES * PAGE_BYTES)) == own
 
 
 def offsets(*pages: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -80,28 +81,28 @@ def offsets(*pages: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
 
 
 def test_claims_beyond_room_for_pages_one_mapping_counts_the_unit() -> None:
-    claims = PageClaims(details_most=1)
+    claims = SharedPageOwners(max_page_units=1)
     whole = (0, 2 * CHUNK_BYTES)
-    claims.claim(1, 0, whole, offsets(0, UNIT_PAGES))
-    claims.claim(2, 0, whole, offsets(0, 1, UNIT_PAGES, UNIT_PAGES + 1))
-    found = claims.counting(0, offsets(0, 1, 2, UNIT_PAGES, UNIT_PAGES + 1))
+    claims.set_owner(1, 0, whole, offsets(0, UNIT_PAGES))
+    claims.set_owner(2, 0, whole, offsets(0, 1, UNIT_PAGES, UNIT_PAGES + 1))
+    found = claims.find_owners(0, offsets(0, 1, 2, UNIT_PAGES, UNIT_PAGES + 1))
     assert found.tolist() == [1, 2, 0, 1, 1]
     # Where the mapping has no page of the unit any more, another counts it.
-    claims.claim(1, 0, whole, offsets(0))
-    claims.claim(2, 0, whole, offsets(1, UNIT_PAGES + 1))
-    assert claims.counting(0, offsets(UNIT_PAGES)).tolist() == [2]
+    claims.set_owner(1, 0, whole, offsets(0))
+    claims.set_owner(2, 0, whole, offsets(1, UNIT_PAGES + 1))
+    assert claims.find_owners(0, offsets(UNIT_PAGES)).tolist() == [2]
 
 
 @pytest.mark.parametrize("apart", [CHUNK_BYTES, PAGE_BYTES])
 def test_claims_released_memory_given_back(apart: int) -> None:
-    claims = PageClaims()
+    claims = SharedPageOwners()
     empty = claims.nbytes
     pages = np.arange(0, 4000 * apart, apart, dtype=np.uint64)
-    claims.claim(1, 0, (0, 4000 * apart), pages)
+    claims.set_owner(1, 0, (0, 4000 * apart), pages)
     # 4,000 pages 2 MiB apart: a unit each. Without a gap, eight units.
     assert claims.nbytes - empty < (4000 if apart == CHUNK_BYTES else 16) * 2200
     claims.release([1])
     for _ in range(12):
-        claims.claim(1, 0, (0, PAGE_BYTES), offsets(0))
+        claims.set_owner(1, 0, (0, PAGE_BYTES), offsets(0))
         claims.release([1])
     assert claims.nbytes <= 2 * empty

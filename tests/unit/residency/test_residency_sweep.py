@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The residency sweep, over synthetic address spaces and this process."""
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.linear_pattern import LinearPattern
-from hmd.machine.pages.mappings import Mappings, parse_maps
-from hmd.machine.process_id import ProcessId
-from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
-from hmd.residency.space_outline import less, outline_of, outline_part
-from hmd.residency.swept_memory import Addresses, ModelledMemory, Pieces
-from hmd.units import PAGE_BYTES
+from hmd.heat.table import HeatTable
+from hmd.linux.mappings import Mappings, parse_maps
+from hmd.linux.procfs import ProcessId
+from hmd.linux.targets import SafeRegex
+from hmd.residency.address_spaces import accessible_part, subtract_runs, summarise_space
+from hmd.residency.memory_reader import Addresses, ModelledMemory, Pieces
+from hmd.residency.sweep import ResidencySweep, SweepSettings
 from tests.unit.heat.swept_tick import tick
 
 PROCESS = ProcessId(10, 1)
@@ -65,8 +66,8 @@ class Spaces:
 
 def setting(pages: int = 1 << 20) -> tuple[HeatTable, Spaces, ResidencySweep]:
     table, spaces = HeatTable(), Spaces()
-    table.track([PROCESS])
-    settings = SweepSettings(pages_per_step=pages, sweep_ticks_most=8)
+    table.track_processes([PROCESS])
+    settings = SweepSettings(pages_per_step=pages, max_sweep_ticks=8)
     return table, spaces, ResidencySweep(settings, ModelledMemory(spaces), clock=lambda: 0.0)
 
 
@@ -109,7 +110,7 @@ def test_sweep_step_bounded_next_step_continues() -> None:
 
 def test_sweep_step_ends_when_time_spent() -> None:
     table, spaces = HeatTable(), Spaces()
-    table.track([PROCESS])
+    table.track_processes([PROCESS])
     now = iter(range(1000))
     sweep = ResidencySweep(
         SweepSettings(step_s=1.5), ModelledMemory(spaces), clock=lambda: next(now)
@@ -120,7 +121,7 @@ def test_sweep_step_ends_when_time_spent() -> None:
 
 def test_sweep_step_that_took_too_long_is_made_up_for() -> None:
     table, spaces = HeatTable(), Spaces()
-    table.track([PROCESS])
+    table.track_processes([PROCESS])
     spaces.map(0, 64 * CHUNK_PAGES)
     now_s = 0.0
 
@@ -138,7 +139,7 @@ def test_sweep_step_that_took_too_long_is_made_up_for() -> None:
 
 def test_sweep_steps_after_calm_ones_take_a_quarter_of_the_time_until_pages_change() -> None:
     table, spaces = HeatTable(), Spaces()
-    table.track([PROCESS])
+    table.track_processes([PROCESS])
     spaces.map(0, 256 * CHUNK_PAGES)
     node, now_s = np.ones(256 * CHUNK_PAGES, np.int16), 0.0
 
@@ -148,7 +149,7 @@ def test_sweep_steps_after_calm_ones_take_a_quarter_of_the_time_until_pages_chan
             now_s += 1.0
             return node[addresses // np.uint64(PAGE_BYTES)]
 
-    settings = SweepSettings(step_s=4.0, sweep_ticks_most=1)
+    settings = SweepSettings(step_s=4.0, max_sweep_ticks=1)
     sweep = ResidencySweep(settings, TimedMemory(spaces), clock=lambda: now_s)
 
     def seconds_of_steps(count: int) -> list[float]:
@@ -169,7 +170,7 @@ def test_sweep_steps_after_calm_ones_take_a_quarter_of_the_time_until_pages_chan
 
 def test_sweep_mappings_read_over_several_steps() -> None:
     table, spaces = HeatTable(), Spaces()
-    table.track([PROCESS])
+    table.track_processes([PROCESS])
     spaces.map(0, 4 * CHUNK_PAGES)
     spaces.fill(3 * CHUNK_BYTES, 8)
     now_s, pieces = 0.0, 0
@@ -210,7 +211,7 @@ def test_sweep_many_processes_cost_grows_in_proportion() -> None:
     processes = [CountedId(pid, 1) for pid in range(1, 301)]
     for process in processes:
         spaces.lines[process.pid] = [(0, CHUNK_BYTES, "rw-p", "")]
-    table.track(processes)
+    table.track_processes(processes)
     tick(table, sweep)
     hashed = 0
     tick(table, sweep)
@@ -292,7 +293,7 @@ def test_sweep_exited_process_not_queried() -> None:
     spaces.queried = 0
     tick(table, sweep)
     assert spaces.queried == 0
-    table.track([])
+    table.track_processes([])
     assert tick(table, sweep) == 0
 
 
@@ -317,7 +318,7 @@ def test_run_difference_of_any_runs_equals_set_difference(
     def members(pairs: list[tuple[int, int]]) -> set[int]:
         return {n for first, last in pairs for n in range(first, last + 1)}
 
-    left = less(apart(new), apart(known))
+    left = subtract_runs(apart(new), apart(known))
     assert members(left) == members(apart(new)) - members(apart(known))
     assert left == sorted(left)
 
@@ -333,7 +334,7 @@ def test_chunk_runs_of_mappings_without_pages_left_out() -> None:
             (20, 21, b"r--p", b"/usr/lib/x"),
         ]
     )
-    assert outline_of([outline_part(parse_maps(text))]).runs == [(0, 2), (20, 20)]
+    assert summarise_space([accessible_part(parse_maps(text))]).runs == [(0, 2), (20, 20)]
 
 
 def test_sweep_pages_of_kept_mappings_not_movable() -> None:
@@ -342,14 +343,14 @@ def test_sweep_pages_of_kept_mappings_not_movable() -> None:
     spaces.map(2 * CHUNK_BYTES, 4, path="/dev/shm/table")
     for start in (CHUNK_BYTES, 2 * CHUNK_BYTES):
         spaces.fill(start, 4)
-    sweep.keep({PROCESS: (LinearPattern("/lib/"), LinearPattern(r"(?i)\[HEAP\]"))})
+    sweep.set_keep_patterns({PROCESS: (SafeRegex("/lib/"), SafeRegex(r"(?i)\[HEAP\]"))})
     tick(table, sweep)
     assert kept_pages(table) == ([4], [4])
     # When a pattern is removed, its pages are movable again after the next step.
-    sweep.keep({})
+    sweep.set_keep_patterns({})
     tick(table, sweep)
     assert kept_pages(table) == ([8], [0])
-    sweep.keep({PROCESS: (LinearPattern(""),)})
+    sweep.set_keep_patterns({PROCESS: (SafeRegex(""),)})
     tick(table, sweep)
     assert kept_pages(table) == ([0], [8])
 

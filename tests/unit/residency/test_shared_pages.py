@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pages that several modelled processes map, through sweeps and samples."""
 
 from __future__ import annotations
@@ -7,22 +8,23 @@ import errno
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.pages.mappings import Mappings, parse_maps
-from hmd.machine.pages.shared_ranges import (
+from hmd.heat.table import HeatTable
+from hmd.linux.mappings import (
     LEAST_BYTES,
     PROCESS_MOST,
     FileKey,
+    Mappings,
     SharedRange,
     in_namespace,
+    parse_maps,
 )
-from hmd.machine.process_id import ProcessId
-from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
-from hmd.residency.shared_views import VIEWS_MOST, SharedViews
-from hmd.residency.swept_memory import ModelledMemory
+from hmd.linux.procfs import ProcessId
+from hmd.residency.memory_reader import ModelledMemory
+from hmd.residency.shared_pages import MAX_MAPPINGS, SharedMappings
+from hmd.residency.sweep import ResidencySweep, SweepSettings
 from hmd.sample.access_batch import AccessBatch
-from hmd.units import PAGE_BYTES
 
 SIZE = 8 * CHUNK_BYTES
 PAGES = SIZE // PAGE_BYTES
@@ -64,13 +66,13 @@ def setting(*maps: tuple[int, int, int]) -> tuple[HeatTable, Segments, Residency
     table, segments = HeatTable(), Segments()
     for pid, one in enumerate(maps, 1):
         segments.maps[pid] = [one]
-    table.track([ProcessId(pid, 1) for pid in segments.maps])
-    settings = SweepSettings(sweep_ticks_most=2, mappings_ticks=1)
+    table.track_processes([ProcessId(pid, 1) for pid in segments.maps])
+    settings = SweepSettings(max_sweep_ticks=2, mappings_ticks=1)
     return table, segments, ResidencySweep(settings, ModelledMemory(segments), lambda: 0.0)
 
 
 def tick(table: HeatTable, sweep: ResidencySweep, batch: AccessBatch | None = None) -> None:
-    table.update(sweep.fold(batch or AccessBatch.empty(), table))
+    table.update(sweep.attribute_to_owner(batch or AccessBatch.empty(), table))
     sweep.step(table)
 
 
@@ -150,7 +152,7 @@ def test_samples_of_all_processes_heat_one_row() -> None:
     page = 5 * PAGE_BYTES
     # The first two, the third at its own offset, and an address outside the mappings.
     batch = samples([0, 1, 2, 1], [(1 << 32) + page, (2 << 32) + page, (3 << 32) + page, page])
-    folded = sweep.fold(batch, table)
+    folded = sweep.attribute_to_owner(batch, table)
     assert folded.process.tolist() == [0, 0, 0, 1]
     assert folded.address.tolist() == [
         (1 << 32) + page,
@@ -163,9 +165,9 @@ def test_samples_of_all_processes_heat_one_row() -> None:
 def test_samples_after_the_counting_process_exits_stay_where_they_are() -> None:
     table, _, sweep = setting((1 << 32, SIZE, 0), (2 << 32, SIZE, 0))
     tick(table, sweep)
-    table.track([ProcessId(2, 1)])
+    table.track_processes([ProcessId(2, 1)])
     batch = samples([0], [(2 << 32) + PAGE_BYTES])
-    assert sweep.fold(batch, table) is batch
+    assert sweep.attribute_to_owner(batch, table) is batch
     tick(table, sweep, batch)
     assert pages(table) == [PAGES]
 
@@ -203,16 +205,16 @@ def test_files_of_one_path_in_other_mount_namespaces_differ() -> None:
 
 
 def test_views_beyond_bounds_left_out_and_numbers_used_again() -> None:
-    views = SharedViews()
+    views = SharedMappings()
     file = FileKey(b"0:1", 5)
     many = [SharedRange(n << 32, (n << 32) + LEAST_BYTES + n, 0, file) for n in range(100)]
-    for pid in range(1, VIEWS_MOST // PROCESS_MOST + 3):
-        views.take(ProcessId(pid, 1), many)
-    assert len(views) == VIEWS_MOST
+    for pid in range(1, MAX_MAPPINGS // PROCESS_MOST + 3):
+        views.set_ranges(ProcessId(pid, 1), many)
+    assert len(views) == MAX_MAPPINGS
     # The largest are followed, in order of address.
     first = views.of(ProcessId(1, 1))
     assert [view.range for view in first] == many[100 - PROCESS_MOST :]
-    gone = views.keep([ProcessId(2, 1)])
-    assert len(gone) == VIEWS_MOST - PROCESS_MOST
+    gone = views.retain_processes([ProcessId(2, 1)])
+    assert len(gone) == MAX_MAPPINGS - PROCESS_MOST
     assert len(views) == PROCESS_MOST
     assert not views.of(ProcessId(1, 1))

@@ -1,13 +1,20 @@
+# SPDX-License-Identifier: MIT
 """Outlines of address spaces of any size, in bounded memory."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.geometry import CHUNK_BYTES
-from hmd.machine.pages.mappings import parse_maps
-from hmd.residency.space_outline import MAX_RUNS, MAX_ZONES, outline_of, outline_part, within
-from hmd.units import PAGE_BYTES
+from hmd.linux.mappings import parse_maps
+from hmd.residency.address_spaces import (
+    MAX_RUNS,
+    MAX_ZONES,
+    accessible_part,
+    summarise_space,
+    within,
+)
 
 
 def lines(count: int, apart: int, accesses: tuple[str, ...], paths: tuple[str, ...]) -> bytes:
@@ -21,7 +28,7 @@ def lines(count: int, apart: int, accesses: tuple[str, ...], paths: tuple[str, .
 
 def test_outline_of_reserved_address_space_empty() -> None:
     text = b"100000000000-700000000000 ---p 00000000 00:00 0 \n"
-    outline = outline_of([outline_part(parse_maps(text))])
+    outline = summarise_space([accessible_part(parse_maps(text))])
     assert outline.runs == []
     assert len(outline.edges) == 0
     assert not outline.movable_at(np.array([0x200000000000], np.uint64)).any()
@@ -29,7 +36,7 @@ def test_outline_of_reserved_address_space_empty() -> None:
 
 def test_outline_of_alternating_access_one_zone() -> None:
     text = lines(2000, PAGE_BYTES, ("rw-p", "r--p"), ("",))
-    outline = outline_of([outline_part(parse_maps(text))])
+    outline = summarise_space([accessible_part(parse_maps(text))])
     assert outline.runs == [(0, 2000 * PAGE_BYTES // CHUNK_BYTES)]
     assert outline.edges.tolist() == [PAGE_BYTES]
 
@@ -37,7 +44,7 @@ def test_outline_of_alternating_access_one_zone() -> None:
 def test_outline_of_scattered_mappings_bounded_and_complete() -> None:
     text = lines(5000, 4 * CHUNK_BYTES, ("r-xp", "rw-p"), ("/usr/lib/x.so", ""))
     whole = parse_maps(text)
-    outline = outline_of([outline_part(whole)])
+    outline = summarise_space([accessible_part(whole)])
     assert len(outline.runs) == MAX_RUNS
     assert len(outline.edges) == MAX_ZONES
     assert within(whole.start, outline.runs).all()
@@ -48,9 +55,9 @@ def test_outline_of_scattered_mappings_bounded_and_complete() -> None:
 
 def test_outline_of_parts_equals_outline_of_whole() -> None:
     text = lines(300, CHUNK_BYTES * 3, ("r-xp", "rw-p", "---p"), ("/usr/lib/x.so", "", ""))
-    whole = outline_of([outline_part(parse_maps(text))])
+    whole = summarise_space([accessible_part(parse_maps(text))])
     pieces = [line + b"\n" for line in text.splitlines()]
-    parts = outline_of([outline_part(parse_maps(piece)) for piece in pieces])
+    parts = summarise_space([accessible_part(parse_maps(piece)) for piece in pieces])
     assert parts.runs == whole.runs
     assert parts.edges.tolist() == whole.edges.tolist()
     assert parts.movable.tolist() == whole.movable.tolist()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Processes that share an address space are tracked as one, by an order of address spaces."""
 
 from __future__ import annotations
@@ -5,8 +6,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.machine.process_id import ProcessId
-from hmd.residency.space_owners import SpaceOwners
+from hmd.linux.procfs import ProcessId
+from hmd.residency.address_spaces import AddressSpaceOwners
 
 
 class Spaces:
@@ -23,15 +24,15 @@ class Spaces:
         return (a > b) - (a < b)
 
 
-def setting(space: dict[int, int]) -> tuple[Spaces, SpaceOwners, list[ProcessId]]:
+def setting(space: dict[int, int]) -> tuple[Spaces, AddressSpaceOwners, list[ProcessId]]:
     spaces = Spaces(space)
-    owners, processes = SpaceOwners(spaces.compare), [ProcessId(pid, 1) for pid in space]
-    owners.keep(processes)
+    owners, processes = AddressSpaceOwners(spaces.compare), [ProcessId(pid, 1) for pid in space]
+    owners.retain_processes(processes)
     return spaces, owners, processes
 
 
-def found(owners: SpaceOwners, processes: list[ProcessId]) -> list[int]:
-    return [owners.find(process).pid for process in processes]
+def found(owners: AddressSpaceOwners, processes: list[ProcessId]) -> list[int]:
+    return [owners.find_owner(process).pid for process in processes]
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=40))
@@ -40,7 +41,7 @@ def test_owner_of_any_spaces_is_the_first_of_each(numbers: list[int]) -> None:
     first = [numbers.index(number) for number in numbers]
     for _ in range(2):
         assert found(owners, processes) == first
-    slots = owners.slots()
+    slots = owners.owner_slots()
     assert first == (list(range(len(numbers))) if slots is None else slots.tolist())
 
 
@@ -59,20 +60,20 @@ def test_process_that_executes_a_program_has_a_space_of_its_own() -> None:
 def test_owner_that_exits_another_takes_over() -> None:
     _, owners, processes = setting({1: 7, 2: 7, 3: 7})
     found(owners, processes)
-    owners.keep(processes[1:])
+    owners.retain_processes(processes[1:])
     assert found(owners, processes[1:]) == [2, 2]
-    slots = owners.slots()
+    slots = owners.owner_slots()
     assert slots is not None
     assert slots.tolist() == [0, 0]
 
 
 def test_spaces_that_cannot_be_compared_are_processes_own() -> None:
-    owners = SpaceOwners(lambda first, second: None)
+    owners = AddressSpaceOwners(lambda first, second: None)
     processes = [ProcessId(pid, 1) for pid in range(5)]
-    owners.keep(processes)
+    owners.retain_processes(processes)
     for _ in range(2):
         assert found(owners, processes) == list(range(5))
-    assert owners.slots() is None
+    assert owners.owner_slots() is None
 
 
 def test_owners_of_many_processes_found_in_few_comparisons() -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory of a ring between pages without access."""
 
 from __future__ import annotations

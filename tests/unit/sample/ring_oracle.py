@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A parser of perf rings in Python, as perf_event_open(2) describes them."""
 
 from __future__ import annotations
@@ -144,8 +145,8 @@ def rows_of(columns: RecordColumns) -> list[Row]:
                     columns.physical,
                     columns.time_ns,
                     columns.pid,
-                    columns.tid,
-                    columns.weight,
+                    columns.thread,
+                    columns.latency,
                     columns.period,
                     columns.cpu,
                     columns.kind,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Encodings of memory events, compared with the sysfs of fixture machines."""
 
 from __future__ import annotations
@@ -7,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from hmd.errors import MissingError
+from hmd.base.errors import MissingError
 from hmd.sample.access_batch import Kind
-from hmd.sample.memory_events import EventChoice, EventSpec, choose_events
-from hmd.sample.pmu_device import Words
+from hmd.sample.memory_events import EventSpec, Words, choose_events
+from hmd.sample.sampler import SampleSettings
 
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
 
 
 def chosen(machine: str | Path, **choice: object) -> dict[str, EventSpec]:
     root = MACHINES / machine
-    specs = choose_events(EventChoice(**choice), root / "sys", root / "proc")  # type: ignore[arg-type]
+    specs = choose_events(SampleSettings(**choice), root / "sys", root / "proc")  # type: ignore[arg-type]
     return {spec.name: spec for spec in specs}
 
 
@@ -106,7 +107,7 @@ def test_events_of_ibs_machine_encoded_from_sysfs(
     (spec,) = chosen(machine).values()
     assert (spec.type, spec.words, spec.exclude_kernel) == (11, words, exclude_kernel)
     assert spec.precise == ()
-    assert spec.period_scale % 16 == 0
+    assert spec.period_ratio % 16 == 0
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_events_follow_chosen_threshold_and_stores() -> None:
 def test_events_of_stores_have_longer_period_than_loads() -> None:
     specs = chosen("cascade-lake")
     loads, stores = specs["cpu/mem-loads,ldlat=30/"], specs["cpu/mem-stores/"]
-    assert stores.period_scale > loads.period_scale == 1
+    assert stores.period_ratio > loads.period_ratio == 1
 
 
 @pytest.mark.parametrize(
@@ -194,4 +195,4 @@ def test_events_of_amd_without_ibs_refused(tmp_path: Path) -> None:
 
 def test_events_with_empty_sysfs_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="no PMU"):
-        choose_events(EventChoice(), tmp_path, tmp_path)
+        choose_events(SampleSettings(), tmp_path, tmp_path)

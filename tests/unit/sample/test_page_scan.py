@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Page scans: passes over all memory, bounded reads, idle and soft-dirty bits."""
 
 from __future__ import annotations
@@ -5,45 +6,43 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.errors import MissingError, NotPermittedError
-from hmd.machine.pages.huge_pages import HugeSource, huge_source
-from hmd.machine.process_id import identify
+from hmd.base.errors import MissingError, NotPermittedError
+from hmd.linux.huge_pages import HugeSource, huge_source
+from hmd.linux.procfs import identify
 from hmd.sample.access_batch import Kind
-from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.idle_pages import BITMAP, KernelBitmap, open_idle_pages
-from hmd.sample.page_scan import LADDER, PRESENT, PageScanSampler
+from hmd.sample.page_scan import PERIODS, PRESENT, PageBits, PageScanSampler
 from hmd.sample.soft_dirty import SOFT_DIRTY, SoftDirtyBits
+from tests.fakes.toucher import Toucher
 
 MAP_NORESERVE = 0x4000  # include/uapi/asm-generic/mman-common.h
 
 
-class EveryPage:
+class EveryPage(PageBits):
     """Page bits of a kernel in which all present pages are always used."""
 
-    name, detail, kind = "every", "every page", Kind.LOAD
-    capabilities = CAPABILITIES["idle"]
-    first_counts = True
+    name, detail, kind = "idle", "every page", Kind.LOAD
+    counts_first_check = True
 
-    def __init__(self, pages_most: int) -> None:
-        self.pages_most = pages_most
+    def __init__(self, max_pages: int) -> None:
+        self.max_pages = max_pages
         self.scanned: list[int] = []
         self.rounds = 0
         self.begun: list[int] = []
 
-    def begin(self, pid: int) -> None:
+    def start_process(self, pid: int) -> None:
         self.begun.append(pid)
 
-    def used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def find_used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         self.scanned.append(len(entries))
         return (entries & PRESENT) != 0
 
-    def round_over(self, pid: int) -> None:
+    def end_scan(self, pid: int) -> None:
         self.rounds += 1
 
     def close(self) -> None: ...
@@ -54,7 +53,7 @@ def within(addresses: npt.NDArray[np.uint64], pages: range) -> list[int]:
     return addresses[inside].tolist()
 
 
-def test_page_scan_read_is_bounded_by_its_share(toucher: Any) -> None:
+def test_page_scan_read_is_bounded_by_its_share(toucher: Toucher) -> None:
     toucher.touch(3000)
     bits = EveryPage(1024)
     sampler = PageScanSampler(bits)
@@ -66,7 +65,7 @@ def test_page_scan_read_is_bounded_by_its_share(toucher: Any) -> None:
         assert sum(bits.scanned) == 1024 // period
 
 
-def test_page_scan_pass_covers_every_page_once(toucher: Any) -> None:
+def test_page_scan_pass_covers_every_page_once(toucher: Toucher) -> None:
     pages = toucher.touch(3000)
     bits = EveryPage(256)
     sampler = PageScanSampler(bits)
@@ -80,7 +79,7 @@ def test_page_scan_pass_covers_every_page_once(toucher: Any) -> None:
         assert (first < last) == (turn == 1)
 
 
-def test_page_scan_of_reserved_terabytes_asks_for_what_is_resident(toucher: Any) -> None:
+def test_page_scan_of_reserved_terabytes_asks_for_what_is_resident(toucher: Toucher) -> None:
     if huge_source() is not HugeSource.SCAN:
         pytest.skip("this kernel lacks PAGEMAP_SCAN (Linux 6.7)")
     me, bits = identify(os.getpid()), EveryPage(1 << 18)
@@ -100,7 +99,7 @@ def test_page_scan_of_reserved_terabytes_asks_for_what_is_resident(toucher: Any)
     assert reads <= 8
 
 
-def test_page_scan_covers_all_processes(toucher: Any) -> None:
+def test_page_scan_covers_all_processes(toucher: Toucher) -> None:
     bits = EveryPage(1 << 18)
     sampler = PageScanSampler(bits)
 
@@ -145,7 +144,7 @@ def test_idle_pages_without_page_frames_is_refused(tmp_path: Path) -> None:
 def test_soft_dirty_bits_are_of_present_pages_only() -> None:
     both = PRESENT | SOFT_DIRTY
     entries = np.array([0, PRESENT, SOFT_DIRTY, both, both | np.uint64(77)], np.uint64)
-    assert SoftDirtyBits().used(entries).tolist() == [False, False, False, True, True]
+    assert SoftDirtyBits().find_used(entries).tolist() == [False, False, False, True, True]
 
 
 def test_soft_dirty_bits_are_cleared_after_a_pass(tmp_path: Path) -> None:
@@ -153,11 +152,11 @@ def test_soft_dirty_bits_are_cleared_after_a_pass(tmp_path: Path) -> None:
     refs = tmp_path / "17/clear_refs"
     refs.write_text("")
     bits = SoftDirtyBits(tmp_path)
-    bits.begin(17)
+    bits.start_process(17)
     assert refs.read_text() == "4"
-    bits.round_over(18)  # has gone
+    bits.end_scan(18)  # has gone
 
 
-def test_page_scan_period_is_rounded_to_the_ladder(toucher: Any) -> None:
+def test_page_scan_period_is_rounded_to_the_nearest(toucher: Toucher) -> None:
     sampler = PageScanSampler(EveryPage(1), period=10**6)
-    assert sampler.period == LADDER[-1]
+    assert sampler.period == PERIODS[-1]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attribution of a sample's page-table root to its process."""
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hmd.machine.process_id import ProcessId
-from hmd.sample.page_table_attribution import (
+from hmd.linux.procfs import ProcessId
+from hmd.sample.attribution import (
     EARLY_TRIES,
-    LAST_READS,
-    LAST_RETRY_S,
+    MAX_RETRY_S,
+    READS_AFTER_LOSS,
     RECHECK_S,
     PageTableAttribution,
 )
@@ -73,7 +74,7 @@ def test_root_is_of_the_process_with_most_matching_pages(machine: Machine) -> No
     b = machine.run(20, 1, {1: 11, 2: 12})
     spaces = PageTableAttribution(machine.proc, Clock())
     spaces.track([a, b])
-    assert spaces.index(at(7, samples)).tolist() == [1, 1, 1]
+    assert spaces.find_processes(at(7, samples)).tolist() == [1, 1, 1]
 
 
 def test_root_is_kept_until_its_recheck(machine: Machine) -> None:
@@ -82,22 +83,22 @@ def test_root_is_kept_until_its_recheck(machine: Machine) -> None:
     a = machine.run(10, 1, {1: 11})
     b = machine.run(20, 1, {2: 22})
     spaces.track([a, b])
-    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [0]
     # Pages that moved since do not shake it.
-    assert spaces.index(at(7, {3: 33})).tolist() == [0]
+    assert spaces.find_processes(at(7, {3: 33})).tolist() == [0]
     # After exec or exit the root can be that of another process: the next lookup finds its process.
     clock.now += RECHECK_S
-    assert spaces.index(at(7, {2: 22})).tolist() == [1]
+    assert spaces.find_processes(at(7, {2: 22})).tolist() == [1]
 
 
 def test_root_is_kept_when_all_pages_have_moved(machine: Machine) -> None:
     clock = Clock()
     spaces = PageTableAttribution(machine.proc, clock)
     spaces.track([machine.run(10, 1, {1: 11})])
-    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [0]
     machine.run(10, 1, {1: 77})
     clock.now += RECHECK_S
-    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [0]
 
 
 def test_root_of_ending_process_is_kept(machine: Machine) -> None:
@@ -105,21 +106,21 @@ def test_root_of_ending_process_is_kept(machine: Machine) -> None:
     clock = Clock()
     spaces = PageTableAttribution(machine.proc, clock)
     spaces.track([machine.run(10, 1, {1: 11})])
-    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [0]
     machine.run(10, 1, {})
     clock.now += RECHECK_S
-    for _ in range(LAST_READS):
-        assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    for _ in range(READS_AFTER_LOSS):
+        assert spaces.find_processes(at(7, {1: 11})).tolist() == [0]
     # Later samples belong to the process that has the root now.
-    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [-1]
 
 
 def test_root_before_exec_is_of_the_parent(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     machine.run(os.getpid(), 1, {1: 11, 2: 22})
     spaces.track([machine.run(10, 1, {1: 11, 2: 22, 3: 33})])
-    assert spaces.index(at(7, {1: 11, 2: 22})).tolist() == [-1, -1]
-    assert spaces.index(at(8, {1: 11, 2: 22, 3: 33})).tolist() == [0, 0, 0]
+    assert spaces.find_processes(at(7, {1: 11, 2: 22})).tolist() == [-1, -1]
+    assert spaces.find_processes(at(8, {1: 11, 2: 22, 3: 33})).tolist() == [0, 0, 0]
 
 
 def test_root_without_process_looked_up_at_growing_intervals(machine: Machine) -> None:
@@ -128,31 +129,31 @@ def test_root_without_process_looked_up_at_growing_intervals(machine: Machine) -
     a = machine.run(10, 1, {})
     spaces.track([a])
     for _ in range(EARLY_TRIES):
-        assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+        assert spaces.find_processes(at(7, {1: 11})).tolist() == [-1]
     machine.run(10, 1, {1: 11})
     # Not looked up again at once ...
-    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [-1]
     # ... but in the end.
-    clock.now += LAST_RETRY_S
-    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    clock.now += MAX_RETRY_S
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [0]
 
 
 def test_root_of_new_program_is_found_by_the_next_read(machine: Machine) -> None:
     """An exec moves the stack before the program begins: its first page is unmapped."""
     spaces = PageTableAttribution(machine.proc, Clock())
     spaces.track([machine.run(10, 1, {2: 22})])
-    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
-    assert spaces.index(at(7, {2: 22})).tolist() == [0]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [-1]
+    assert spaces.find_processes(at(7, {2: 22})).tolist() == [0]
 
 
 def test_root_of_new_process_is_looked_up_at_once(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {})
     spaces.track([a])
-    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [-1]
     b = machine.run(20, 1, {1: 11})
     spaces.track([b, a])
-    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [0]
 
 
 def test_root_survives_tracking_in_another_order(machine: Machine) -> None:
@@ -160,22 +161,22 @@ def test_root_survives_tracking_in_another_order(machine: Machine) -> None:
     a = machine.run(10, 1, {1: 11})
     b = machine.run(20, 1, {2: 22})
     spaces.track([a, b])
-    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [0]
     spaces.track([b, a])
-    assert spaces.index(at(7, {5: 55})).tolist() == [1]
+    assert spaces.find_processes(at(7, {5: 55})).tolist() == [1]
     spaces.track([b])
-    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [-1]
 
 
 def test_root_reused_after_exit_is_of_the_new_process(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 11})
     spaces.track([a])
-    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [0]
     machine.end(a)
     b = machine.run(20, 5, {1: 44})
     spaces.track([a, b])
-    assert spaces.index(at(7, {1: 44})).tolist() == [1]
+    assert spaces.find_processes(at(7, {1: 44})).tolist() == [1]
 
 
 def test_root_with_hidden_page_frames_is_unknown(machine: Machine) -> None:
@@ -183,13 +184,13 @@ def test_root_with_hidden_page_frames_is_unknown(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 0})
     spaces.track([a])
-    assert spaces.index(at(7, {1: 0})).tolist() == [-1]
+    assert spaces.find_processes(at(7, {1: 0})).tolist() == [-1]
 
 
 def test_root_lookup_without_samples_is_empty(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
-    assert spaces.index(columns_of([])).tolist() == []
-    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+    assert spaces.find_processes(columns_of([])).tolist() == []
+    assert spaces.find_processes(at(7, {1: 11})).tolist() == [-1]
 
 
 @pytest.mark.parametrize("address", [2**64 - PAGE, 2**63, 1 << 56])
@@ -197,16 +198,16 @@ def test_root_lookup_of_impossible_addresses_is_unknown(machine: Machine, addres
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 11})
     spaces.track([a])
-    assert spaces.index(columns_of([(7, address, 11 * PAGE)])).tolist() == [-1]
+    assert spaces.find_processes(columns_of([(7, address, 11 * PAGE)])).tolist() == [-1]
 
 
 def test_root_table_is_bounded(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 11})
     spaces.track([a])
-    spaces.index(at(1, {1: 11}))
+    spaces.find_processes(at(1, {1: 11}))
     for first in range(2, 6000, 1000):
         roots = [(root, 2 * PAGE, 22 * PAGE) for root in range(first, first + 1000)]
-        spaces.index(columns_of(roots))
+        spaces.find_processes(columns_of(roots))
     assert len(spaces._roots) <= 4096 + 1000 + 1
-    assert spaces.index(at(1, {3: 33})).tolist() == [0]
+    assert spaces.find_processes(at(1, {3: 33})).tolist() == [0]

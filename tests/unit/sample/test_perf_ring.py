@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The C drain of perf rings, compared with a parser in Python for any ring content."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Control of the sampling period by the CPU quota."""
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.sample.period_control import (
-    PRIMES,
-    SMALL_PRIMES,
+from hmd.sample.periods import (
+    PRIME_PERIODS,
+    SHORT_PRIME_PERIODS,
     PeriodControl,
     PeriodSettings,
     TickCost,
-    partner,
-    scaled,
-    stands_for,
+    accesses_per_sample,
+    scaled_period,
+    second_period,
 )
 
 QUOTA = 0.01
 
 
-def control(start: int = 1009, ladder: tuple[int, ...] = PRIMES) -> PeriodControl:
-    return PeriodControl(PeriodSettings(quota=QUOTA), ladder, start)
+def control(start: int = 1009, periods: tuple[int, ...] = PRIME_PERIODS) -> PeriodControl:
+    return PeriodControl(PeriodSettings(quota=QUOTA), periods, start)
 
 
 def tick(share: float, *, samples: int = 1000, other: float = 0.0, lost: int = 0) -> TickCost:
@@ -35,29 +36,29 @@ def tick(share: float, *, samples: int = 1000, other: float = 0.0, lost: int = 0
 
 
 def test_period_ladders_are_ascending_primes() -> None:
-    ladder = (*SMALL_PRIMES, *PRIMES)
-    assert list(ladder) == sorted(set(ladder))
-    assert all(all(n % d for d in range(2, int(n**0.5) + 1)) for n in ladder)
-    assert (PRIMES[0], PRIMES[-1], len(PRIMES)) == (199, 19997, 30)
+    periods = (*SHORT_PRIME_PERIODS, *PRIME_PERIODS)
+    assert list(periods) == sorted(set(periods))
+    assert all(all(n % d for d in range(2, int(n**0.5) + 1)) for n in periods)
+    assert (PRIME_PERIODS[0], PRIME_PERIODS[-1], len(PRIME_PERIODS)) == (199, 19997, 30)
 
 
 @pytest.mark.parametrize(
     ("period", "second"), [(1, 2), (7, 11), (101, 109), (199, 211), (200, 223)]
 )
 def test_pair_period_is_the_next_prime_6_percent_longer(period: int, second: int) -> None:
-    assert partner(period) == second
+    assert second_period(period) == second
 
 
 @given(st.integers(1, 20_000))
 def test_pair_period_is_coprime_and_about_as_long(period: int) -> None:
-    second = partner(period)
+    second = second_period(period)
     assert gcd(period, second) == 1
     assert 1.06 * period <= second <= 1.06 * period + 53  # no gap of primes is longer there
 
 
 @given(st.integers(2, 60))
 def test_pair_periods_overflow_at_every_distance_equally(period: int) -> None:
-    second = partner(period)
+    second = second_period(period)
     both = range(1, period * second + 1)
     at = [(count % period, count % second) for count in both]
     assert len(set(at)) == period * second
@@ -66,27 +67,27 @@ def test_pair_periods_overflow_at_every_distance_equally(period: int) -> None:
 @pytest.mark.parametrize("scale", [32, 64, 1024])
 @pytest.mark.parametrize("period", [7, 199, 1009, 19997])
 def test_scaled_period_is_a_prime_of_about_that_length(period: int, scale: int) -> None:
-    longer = scaled(period, scale)
+    longer = scaled_period(period, scale)
     assert period * scale <= longer <= 1.1 * period * scale
     assert all(longer % divisor for divisor in range(2, 1 + int(longer**0.5)))
-    assert scaled(period, 1) == period
+    assert scaled_period(period, 1) == period
 
 
 @pytest.mark.parametrize("stores_per_line", [2, 4, 8, 64])
 @pytest.mark.parametrize("begin", [0, 1, 7])
 def test_scaled_period_samples_each_store_of_a_line(stores_per_line: int, begin: int) -> None:
     """Of a program that fills lines, the first store of each misses."""
-    sampled = begin + scaled(199, 64) * np.arange(20_000)
+    sampled = begin + scaled_period(199, 64) * np.arange(20_000)
     share = float(np.mean(sampled % stores_per_line == 0))
     assert share == pytest.approx(1 / stores_per_line, rel=0.02)
 
 
 def test_pair_sample_stands_for_half_the_accesses() -> None:
-    assert stands_for(199, 211) == 102
-    assert stands_for(1, 2) == 1
+    assert accesses_per_sample(199, 211) == 102
+    assert accesses_per_sample(1, 2) == 1
     counted = 199 * 211 * 10
     samples = counted // 199 + counted // 211
-    assert samples * stands_for(199, 211) == pytest.approx(counted, rel=0.01)
+    assert samples * accesses_per_sample(199, 211) == pytest.approx(counted, rel=0.01)
 
 
 def test_period_within_slack_of_the_quota_is_kept() -> None:
@@ -109,7 +110,7 @@ def test_period_at_start_shortens_to_the_quota_by_halves() -> None:
 
 
 def test_period_after_a_quiet_first_tick_is_at_least_half() -> None:
-    c = control(start=199, ladder=(*SMALL_PRIMES, *PRIMES))
+    c = control(start=199, periods=(*SHORT_PRIME_PERIODS, *PRIME_PERIODS))
     quiet = replace(tick(QUOTA / 100, samples=29), overhead=0.0005)
     assert c.update(quiet) >= 199 / 2
 
@@ -121,7 +122,7 @@ def test_period_where_accesses_cease_halves_per_tick_at_most() -> None:
     assert [a / b for a, b in zip([4751, *periods], periods, strict=False)] == pytest.approx(
         [2.0] * 4 + [periods[3] / periods[4]], rel=0.2
     )
-    assert periods[-1] == PRIMES[0]
+    assert periods[-1] == PRIME_PERIODS[0]
 
 
 def test_period_without_samples_at_the_start_is_kept() -> None:
@@ -134,8 +135,8 @@ def test_period_without_samples_at_the_start_is_kept() -> None:
 def test_period_other_work_over_the_quota_leaves_half_for_samples() -> None:
     c = control(start=1009)
     period = [c.update(tick(QUOTA / 2, other=5 * QUOTA)) for _ in range(5)][-1]
-    assert period == 1009 or period == PRIMES[PRIMES.index(1129)]
-    assert c.use == pytest.approx(5.5 * QUOTA)
+    assert period == 1009 or period == PRIME_PERIODS[PRIME_PERIODS.index(1129)]
+    assert c.cpu_use == pytest.approx(5.5 * QUOTA)
 
 
 def test_period_other_work_takes_from_what_samples_may_cost() -> None:
@@ -150,18 +151,18 @@ def test_period_with_losses_lengthens_below_the_quota() -> None:
 
 
 def test_period_stays_within_the_ladder() -> None:
-    c = control(start=PRIMES[0])
-    assert c.update(tick(1e-3)) == PRIMES[0]
+    c = control(start=PRIME_PERIODS[0])
+    assert c.update(tick(1e-3)) == PRIME_PERIODS[0]
     for _ in range(50):
         c.update(tick(1.0, samples=1_000_000, lost=5))
-    assert c.period == PRIMES[-1]
+    assert c.period == PRIME_PERIODS[-1]
 
 
 def test_period_without_elapsed_time_is_kept() -> None:
     c = control()
     before = c.period
     assert c.update(TickCost(0.0, 1.0, 1.0, 1000)) == before
-    assert c.use == 0.0
+    assert c.cpu_use == 0.0
 
 
 def recorded(c: PeriodControl, accesses: float, record_s: float = 2.6e-7) -> TickCost:
@@ -177,7 +178,7 @@ def test_period_records_beyond_the_overhead_lengthen_it_at_once() -> None:
 
 
 def test_period_overhead_of_another_setting_holds_that_one() -> None:
-    c = PeriodControl(PeriodSettings(quota=QUOTA, overhead=0.001), PRIMES, 199)
+    c = PeriodControl(PeriodSettings(quota=QUOTA, overhead=0.001), PRIME_PERIODS, 199)
     c.update(recorded(c, accesses=2e7))
     assert 0.0008 < recorded(c, accesses=2e7).overhead <= 0.001
 
@@ -195,10 +196,10 @@ def test_period_records_that_cease_halve_it_per_tick_at_most() -> None:
     assert c.update(recorded(c, accesses=2e5)) >= before / 2.1
 
 
-@pytest.mark.parametrize("ladder", [(), (3, 3), (5, 3)])
-def test_period_ladder_out_of_order_is_refused(ladder: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="ascends"):
-        PeriodControl(PeriodSettings(), ladder)
+@pytest.mark.parametrize("periods", [(), (3, 3), (5, 3)])
+def test_period_ladder_out_of_order_is_refused(periods: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="must ascend"):
+        PeriodControl(PeriodSettings(), periods)
 
 
 @given(
@@ -206,7 +207,7 @@ def test_period_ladder_out_of_order_is_refused(ladder: tuple[int, ...]) -> None:
     rate=st.floats(1e5, 1e8),
     fixed=st.floats(0, 5 * QUOTA),
     reading=st.floats(0, QUOTA),
-    start=st.sampled_from(PRIMES),
+    start=st.sampled_from(PRIME_PERIODS),
 )
 def test_period_settles_in_thirty_ticks_at_any_speed(
     cost_s: float, rate: float, fixed: float, reading: float, start: int
@@ -219,10 +220,10 @@ def test_period_settles_in_thirty_ticks_at_any_speed(
         c.update(TickCost(1.0, fixed + sampling, sampling, samples))
     spent = rate / c.period * cost_s
     most = max(QUOTA - fixed, QUOTA / 2)
-    assert spent <= 1.5 * most or c.period == PRIMES[-1]
+    assert spent <= 1.5 * most or c.period == PRIME_PERIODS[-1]
     # No more samples are available: at a third of the period they would cost too much.
     least = max(QUOTA - fixed - reading, QUOTA / 2)
-    assert 3 * spent >= least or c.period == PRIMES[0]
+    assert 3 * spent >= least or c.period == PRIME_PERIODS[0]
 
 
 def test_period_of_a_stream_that_starts_and_ends_follows_in_few_ticks() -> None:
@@ -258,7 +259,7 @@ def test_period_samples_of_the_last_period_count_with_it() -> None:
 
 
 def test_period_in_a_quiet_phase_shortens_by_a_sixth_per_tick() -> None:
-    c = control(start=199, ladder=(*SMALL_PRIMES, *PRIMES))
+    c = control(start=199, periods=(*SHORT_PRIME_PERIODS, *PRIME_PERIODS))
     quiet = [c.update(recorded(c, accesses=1e4)) for _ in range(6)]
     assert [b / a for a, b in pairwise([199, *quiet])] == pytest.approx([0.85] * 6, abs=0.2)
     assert recorded(c, accesses=2e7).overhead < 0.1  # 0.7 at the shortest period

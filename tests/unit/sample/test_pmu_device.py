@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Formats and event terms of PMU devices in sysfs."""
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.errors import MissingError
-from hmd.sample.pmu_device import Field, device_names, parse_field, parse_terms, read_device
+from hmd.base.errors import MissingError
+from hmd.sample.memory_events import Field, device_names, parse_field, parse_terms, read_device
 
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
 
@@ -36,20 +37,20 @@ def test_format_that_is_malformed_is_none(text: str) -> None:
 def test_split_field_takes_low_bits_first() -> None:
     field = parse_field("config:0-7,32-35")
     assert field is not None
-    assert field.place(0x5AB) == 0x5 << 32 | 0xAB
+    assert field.encode(0x5AB) == 0x5 << 32 | 0xAB
 
 
 @given(st.integers(0, 2**12 - 1))
 def test_field_bits_read_back_are_unchanged(value: int) -> None:
     field = Field("config", ((0, 3), (21, 21), (40, 46)))
-    word = field.place(value)
+    word = field.encode(value)
     assert word & ~(0xF | 1 << 21 | 0x7F << 40) == 0
     assert word & 0xF | (word >> 21 & 1) << 4 | (word >> 40 & 0x7F) << 5 == value
 
 
 def test_field_value_too_large_is_refused() -> None:
     with pytest.raises(ValueError, match="more bits"):
-        Field("config", ((0, 7),)).place(0x100)
+        Field("config", ((0, 7),)).encode(0x100)
 
 
 def test_event_terms_are_parsed() -> None:

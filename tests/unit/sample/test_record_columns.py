@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Columns of records: the values that occur in one, and the rows that are kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """DAMON regions of the next cycle: in mapped memory, bounded, small where accesses are."""
 
 from __future__ import annotations
@@ -7,10 +8,10 @@ import itertools
 import numpy as np
 import pytest
 
-from hmd.machine.damon.kdamond import DamonRegions
-from hmd.machine.pages.mappings import Mappings, parse_maps
-from hmd.machine.process_id import ProcessId
-from hmd.sample.region_map import RegionMap
+from hmd.linux.damon import DamonRegions
+from hmd.linux.mappings import Mappings, parse_maps
+from hmd.linux.procfs import ProcessId
+from hmd.sample.damon_regions import RegionMap
 
 PAGE = 4096
 GIB = 1 << 18
@@ -73,7 +74,7 @@ def test_regions_stay_within_their_limit(most: int) -> None:
         assert 0 < sum(len(regions) for regions in chosen.values()) <= most
         for process, regions in chosen.items():
             counts = rng.integers(0, 41, len(regions)).astype(np.uint32)
-            known.learn(process, DamonRegions(regions.start, regions.end, counts), 40)
+            known.record_shares(process, DamonRegions(regions.start, regions.end, counts), 40)
 
 
 def test_regions_of_hot_memory_are_split() -> None:
@@ -81,7 +82,7 @@ def test_regions_of_hot_memory_are_split() -> None:
     known, hot = RegionMap(400), range(5 * GIB + 1000, 5 * GIB + 1000 + 8192)
     for _ in range(14):
         chosen = known.choose({A: maps((0, 64 * GIB))})[A]
-        known.learn(A, found(chosen, hot, 40), 40)
+        known.record_shares(A, found(chosen, hot, 40), 40)
     sizes = [b - a for a, b in spans(chosen) if a < hot.stop and b > hot.start]
     assert max(sizes) <= 1024
     assert len(sizes) > 50
@@ -92,7 +93,7 @@ def test_regions_that_cooled_are_merged() -> None:
     for hot in (range(4096), range(100_000, 104_096)):
         for _ in range(14):
             chosen = known.choose(mapping)[A]
-            known.learn(A, found(chosen, hot, 40), 40)
+            known.record_shares(A, found(chosen, hot, 40), 40)
     near = [a for a, b in spans(chosen) if a < 4096]
     there = [a for a, b in spans(chosen) if a < 104_096 and b > 100_000]
     assert len(there) > 20 > len(near)
@@ -103,7 +104,7 @@ def test_regions_of_unchanged_mappings_are_kept() -> None:
     before = maps((0, 10_000), (1 << 20, 10_000))
     for _ in range(10):
         chosen = known.choose({A: before})[A]
-        known.learn(A, found(chosen, hot, 40), 40)
+        known.record_shares(A, found(chosen, hot, 40), 40)
     after = maps((0, 12_000), (1 << 21, 10_000))
     its = spans(known.choose({A: after})[A])
     assert sum(b <= 1024 for _, b in its) > 20
@@ -114,7 +115,7 @@ def test_regions_without_results_are_unchanged() -> None:
     known = RegionMap(20)
     known.choose({A: maps((0, 10_000))})
     nothing = np.empty(0, np.uint64)
-    known.learn(A, DamonRegions(nothing, nothing, np.empty(0, np.uint32)), 40)
+    known.record_shares(A, DamonRegions(nothing, nothing, np.empty(0, np.uint32)), 40)
     assert len(known.choose({A: maps((0, 10_000))})[A]) == 20
 
 

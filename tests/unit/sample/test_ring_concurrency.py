@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Reading a ring while another process writes it: no record is torn, lost or repeated."""
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def test_ring_read_during_writes_loses_and_invents_nothing(data_bytes: int) -> N
         assert (columns.pid[:n] == number).all()
         assert (columns.time_ns[:n] == number * 3).all()
         assert (columns.address[:n] == number * 5).all()
-        assert (columns.weight[:n] == number * 7).all()
+        assert (columns.latency[:n] == number * 7).all()
         assert (columns.physical[:n] == number * 11).all()
         last += n
     assert os.waitpid(writer, 0)[1] == 0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Samples that a read keeps, drops and leaves, in rings written by the test."""
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.machine.process_id import ProcessId, identify
-from hmd.machine.procfs import read_int
+from hmd.linux.procfs import ProcessId, identify, read_int
 from hmd.sample.access_batch import Kind
-from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.perf_events import ring_pages_within
-from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType
-from hmd.sample.pid_attribution import TrackedPids
-from hmd.sample.record_cost import RecordTime
+from hmd.sample.attribution import TrackedPids
+from hmd.sample.perf_events import limit_ring_pages
+from hmd.sample.perf_ring import RecordColumns, Ring, SampleType
+from hmd.sample.periods import RecordTime
 from hmd.sample.ring_sampler import RingSampler
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/machines/xeon6-cxl/proc"
@@ -34,7 +33,7 @@ class Memory:
     def __init__(self, cpu: int, kind: Kind = Kind.LOAD) -> None:
         self.cpu = cpu
         self.bytes: npt.NDArray[np.uint8] = np.zeros(4096 + 4096, np.uint8)
-        self.ring = Ring.over(self.bytes, TYPE, kind)
+        self.ring = Ring.over(self.bytes, TYPE, kind, cpu)
 
     def sample(self, pid: int, address: int, weight: int = 0, source: int = 0) -> None:
         fields = (pid, pid, address, self.cpu, 0, weight, source)
@@ -49,10 +48,9 @@ class Memory:
 class Switch:
     """Records its calls, as a control that has nothing to switch."""
 
-    cpus: Sequence[int]
     record_s: float = 0.0
     now_s: float = 17.0
-    thins_stores: bool = True
+    adapts_store_period: bool = True
     calls: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -61,8 +59,10 @@ class Switch:
     def stop(self) -> None:
         self.calls.append("stop")
 
-    def set_period(self, period: int, store_factor: int) -> None:
-        self.calls.append(f"period {period}" + (f", stores x {store_factor}" * (store_factor > 1)))
+    def set_period(self, period: int, store_multiplier: int) -> None:
+        self.calls.append(
+            f"period {period}" + (f", stores x {store_multiplier}" * (store_multiplier > 1))
+        )
 
     def close(self) -> None:
         self.calls.append("close")
@@ -77,22 +77,21 @@ def us() -> ProcessId:
 def sampler_over(
     memories: Sequence[Memory],
     rows: int = 64,
-    ns_per_weight: float = 1.0,
+    ns_per_latency_unit: float = 1.0,
     pairs: bool = False,
     record_s: float = 0.0,
-    thins_stores: bool = True,
+    adapts_store_period: bool = True,
 ) -> tuple[RingSampler, Switch]:
-    switch = Switch([memory.cpu for memory in memories], record_s, thins_stores=thins_stores)
+    switch = Switch(record_s, adapts_store_period=adapts_store_period)
     sampler = RingSampler(
-        "test",
+        "pmu",
         "",
         [memory.ring for memory in memories],
         switch,
         TrackedPids(),
-        capabilities=CAPABILITIES["pmu"],
         period=11,
-        ladder=(7, 11, 13),
-        ns_per_weight=ns_per_weight,
+        periods=(7, 11, 13),
+        ns_per_latency_unit=ns_per_latency_unit,
         read_rows=rows,
         pairs=pairs,
     )
@@ -160,7 +159,7 @@ def test_ring_sampler_stores_that_hit_caches_are_sampled_more_rarely() -> None:
 
 def test_ring_sampler_of_all_stores_keeps_their_period() -> None:
     memory = Memory(0)
-    sampler, switch = sampler_over([memory], thins_stores=False)
+    sampler, switch = sampler_over([memory], adapts_store_period=False)
     sampler.track([us()])
     for _ in range(3):
         for _ in range(70):
@@ -171,15 +170,15 @@ def test_ring_sampler_of_all_stores_keeps_their_period() -> None:
 
 def test_ring_sampler_latency_in_nanoseconds_never_wraps() -> None:
     memory = Memory(0)
-    sampler, _ = sampler_over([memory], ns_per_weight=0.4)
+    sampler, _ = sampler_over([memory], ns_per_latency_unit=0.4)
     sampler.track([us()])
     for weight in (0, 100, 2**32 - 1, 2**40):
         memory.sample(os.getpid(), 0x1000, weight)
-    assert sampler.read().weight_ns.tolist() == [0, 40, 1717986918, 1717986918]
-    faster, _ = sampler_over([memory], ns_per_weight=2.0)
+    assert sampler.read().latency_ns.tolist() == [0, 40, 1717986918, 1717986918]
+    faster, _ = sampler_over([memory], ns_per_latency_unit=2.0)
     faster.track([us()])
     memory.sample(os.getpid(), 0x1000, 2**32 - 1)
-    assert faster.read().weight_ns.tolist() == [2**32 - 1]
+    assert faster.read().latency_ns.tolist() == [2**32 - 1]
 
 
 def test_ring_sampler_read_is_bounded_and_fair() -> None:
@@ -235,7 +234,7 @@ def test_ring_sampler_source_is_on_while_tracking() -> None:
     assert switch.calls == ["start", "stop", "start"]
 
 
-def test_ring_sampler_sets_changed_periods_within_ladder() -> None:
+def test_ring_sampler_sets_changed_periods_within_periods() -> None:
     sampler, switch = sampler_over([Memory(0)])
     assert [sampler.set_period(p) for p in (11, 9, 100, 1, 1)] == [11, 9, 13, 7, 7]
     assert switch.calls == ["period 9", "period 13", "period 7"]
@@ -263,37 +262,28 @@ def test_ring_sampler_finds_pids_in_any_order() -> None:
         memory.sample(pid, 1)
     memory.ring.drain(columns)
     # 4,000,000 has ended: what it did is its own. 5,000,000 was never tracked.
-    assert attribution.index(columns).tolist() == [2, 0, 1, -1, -1, 1]
+    assert attribution.find_processes(columns).tolist() == [2, 0, 1, -1, -1, 1]
 
 
-@dataclass
-class CountedRing:
-    """A ring that counts how often it is drained."""
+class CountedRing(Ring):
+    """Counts how often it is drained."""
 
-    ring: Ring
-    drained: int = 0
-
-    @property
-    def counts(self) -> RingCounts:
-        return self.ring.counts
-
-    @property
-    def pending(self) -> bool:
-        return self.ring.pending
+    drained = 0
 
     def drain(self, columns: RecordColumns) -> bool:
         self.drained += 1
-        return self.ring.drain(columns)
-
-    __hash__ = object.__hash__
+        return super().drain(columns)
 
 
 def test_ring_sampler_512_rings_only_those_with_records_are_drained() -> None:
     memories = [Memory(cpu) for cpu in range(512)]
-    rings = [CountedRing(memory.ring) for memory in memories]
+    rings = []
+    for memory in memories:
+        start = memory.bytes.ctypes.data
+        rings.append(CountedRing(start, start + 4096, 4096, TYPE, Kind.LOAD, memory.cpu))
     sampler = RingSampler(
-        "test", "", rings, Switch(range(512)), TrackedPids(),
-        capabilities=CAPABILITIES["pmu"], period=11, ladder=(7, 11, 13),
+        "pmu", "", rings, Switch(), TrackedPids(),
+        period=11, periods=(7, 11, 13),
     )  # fmt: skip
     sampler.track([us()])
     busy = (3, 200, 511)
@@ -308,7 +298,7 @@ def test_ring_sampler_512_rings_only_those_with_records_are_drained() -> None:
 @pytest.mark.parametrize("per_cpu", [1, 2, 4])
 def test_ring_pages_of_512_cpus_are_within_the_default_limit(per_cpu: int) -> None:
     limit_kib = read_int(FIXTURE / "sys/kernel/perf_event_mlock_kb")
-    pages = ring_pages_within(512 * per_cpu, 64)
+    pages = limit_ring_pages(512 * per_cpu, 64)
     assert limit_kib is not None
     assert per_cpu * (1 + pages) * 4 <= limit_kib
-    assert ring_pages_within(2 * per_cpu, 64) == 64
+    assert limit_ring_pages(2 * per_cpu, 64) == 64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CPU time per sample, from ticks with a fixed part."""
 
 from __future__ import annotations
@@ -6,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.sample.sample_cost import SampleCost
+from hmd.sample.periods import SampleCost
 
 FIXED_S = 3e-3
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The HTTP server under clients that are idle, slow, many or wrong."""
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hmd.serve import bounded_http
-from hmd.serve.bounded_http import MAX_OWN_CONNECTIONS, BoundedHttpServer
-from hmd.serve.http_message import MAX_HEAD_BYTES, HttpRequest, HttpResponse
+from hmd.serve.bounded_http import (
+    MAX_HEAD_BYTES,
+    MAX_OWN_CONNECTIONS,
+    BoundedHttpServer,
+    HttpRequest,
+    HttpResponse,
+)
 
 GET = b"GET /path?a=1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = b"x" * (32 << 20)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Limits on connections: a new one is added at the cost of the owner with the most."""
 
 from __future__ import annotations
@@ -5,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmd.serve.connection_limits import ConnectionLimiter
+from hmd.serve.bounded_server import ConnectionLimiter
 
 ROOT, ALICE, BOB = 0, 1000, 1001
 
@@ -14,7 +15,7 @@ def test_connection_of_another_owner_replaces_oldest_idle_of_greediest() -> None
     limiter: ConnectionLimiter[str] = ConnectionLimiter(4, 4)
     for name in ("a1", "a2", "a3"):
         assert limiter.enter(name, ALICE) is None
-    limiter.requested("a1")
+    limiter.mark_requested("a1")
     assert limiter.enter("b1", BOB) is None
     assert limiter.enter("b2", BOB) == "a2"
     assert len(limiter) == 4
@@ -26,8 +27,8 @@ def test_connection_beyond_own_limit_replaces_own_idle_only() -> None:
     limiter.enter("a1", ALICE)
     limiter.enter("a2", ALICE)
     assert limiter.enter("a3", ALICE) == "a1"
-    limiter.requested("a2")
-    limiter.requested("a3")
+    limiter.mark_requested("a2")
+    limiter.mark_requested("a3")
     assert limiter.enter("a4", ALICE) == "a4"
     limiter.leave("a2")
     assert limiter.enter("a5", ALICE) is None
@@ -38,7 +39,7 @@ def test_connections_of_kept_owner_replaced_last() -> None:
     limiter.enter("r1", ROOT)
     limiter.enter("r2", ROOT)
     limiter.enter("a1", ALICE)
-    limiter.requested("a1")
+    limiter.mark_requested("a1")
     assert limiter.enter("r3", ROOT) == "a1"
     assert limiter.enter("b1", BOB) == "r1"
 
@@ -68,7 +69,7 @@ def test_connections_bounded_and_shared_whatever_clients_do(steps: list[tuple[st
         elif held:
             connection = list(held)[number % len(held)]
             if step == "requested":
-                limiter.requested(connection)
+                limiter.mark_requested(connection)
             else:
                 limiter.leave(connection)
                 del held[connection]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whose a connection is, where no user of this machine holds its other end."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from hmd.serve.tcp_owner import owner_of
+from hmd.serve.bounded_http import owner_of
 
 
 class FromPeer:

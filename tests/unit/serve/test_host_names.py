@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Names in Host headers: those of this machine, and those that a foreign page may have."""
 
 from __future__ import annotations
 
 import pytest
 
-from hmd.serve.host_names import names_this_machine
+from hmd.serve.bounded_http import names_this_machine
 
 
 @pytest.mark.parametrize(

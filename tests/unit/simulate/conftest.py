@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A recorded miss stream of a program with a known hot set, on a machine with two tiers."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from hmd.emulate.preset import Preset, load
-from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.emulate.recordings.misses import MissStream
 
 PAGES = 1536
 HOT_PAGES = 192

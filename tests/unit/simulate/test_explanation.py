@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd explain`` for every policy, over a daemon of a simulated machine and a real socket."""
 
 from __future__ import annotations
@@ -5,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +14,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hmd.base.errors import Exit, TargetError
 from hmd.cli.main import main
-from hmd.control.request import ControlRequest
+from hmd.control.requests import ControlRequest
 from hmd.control.status_socket import StatusSocket
-from hmd.daemon.explanation import explain
-from hmd.decide import registry
-from hmd.decide.learned.feature_kernel import FEATURES
+from hmd.daemon.explain import explain
 from hmd.emulate.preset import Preset
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.errors import Exit, TargetError
-from hmd.heat.view.page_columns import gather_pages
-from hmd.machine.process_id import ProcessId
-from hmd.observe.move_journal import MoveJournal
-from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
-from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.emulate.recordings.misses import MissStream
+from hmd.heat.view_rows import gather_pages
+from hmd.linux.procfs import ProcessId
+from hmd.metrics.move_journal import MoveJournal
+from hmd.policy import registry
+from hmd.policy.learned.features import FEATURES
+from hmd.simulate.machine import PROGRAM, SimulatedMachine
+from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings
+from hmd.tick.tick import POLICY_ROWS
 from tests.unit.simulate.conftest import BASE, HOT_PAGES, PAGES, hot_set, stream_of
 
 EXPLAINED = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=PmuSettings(period=23))
@@ -37,19 +40,25 @@ class Explained:
     """A daemon some ticks into a program whose hot set first touch left on the slow node."""
 
     def __init__(self, machine: SimulatedMachine, policy: str) -> None:
-        kept = {"headroom_fraction": 0.0, "headroom_bytes": 8 * 4096}
-        has = {knob.name for knob in registry.about(policy).knobs}
+        kept = {"headroom": 0.0, "headroom_min": 8 * 4096}
+        has = set(registry.info(policy).settings_type.model_fields)
         settings: dict[str, object] = {name: kept[name] for name in kept.keys() & has}
-        chosen = registry.guarded(policy, settings, True)
+        chosen = registry.create(policy, settings)
         self.daemon = SimulatedDaemon(machine, chosen, EXPLAINED)
         self.journal = MoveJournal()
         for _ in range(12):
             self.journal.add(self.daemon.tick(), machine.topology)
         # As in the daemon, without what takes modelled time.
-        self.daemon.stages.policy = chosen
+        self.daemon.state = replace(self.daemon.state, policy=chosen)
 
     def of(self, address: int | None = None, process: ProcessId = PROGRAM) -> dict[str, Any]:
-        return explain(self.daemon.stages, self.journal, process, address)
+        return self.explain(process, address, POLICY_ROWS)
+
+    def explain(self, process: ProcessId, address: int | None, max_rows: int) -> dict[str, Any]:
+        daemon, tick_s = self.daemon, EXPLAINED.tick_s
+        return explain(
+            daemon.state, daemon.inputs, tick_s, self.journal, process, address, max_rows
+        )
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +77,6 @@ def explained(
 def test_explain_every_policy_gives_heat_price_and_reason(explained: Explained) -> None:
     document = json.loads(json.dumps(explained.of()))
     assert document["pid"] == PROGRAM.pid
-    assert document["guard"]["level"] in ("policy", "rule", "none")
     pages = document["pages"]
     assert 1 <= len(pages) <= 10
     for page in pages:
@@ -79,7 +87,7 @@ def test_explain_every_policy_gives_heat_price_and_reason(explained: Explained) 
     assert bool(features) == (document["plans"] == "learned")
     for figures in features:
         of_network = {"predicted_rate", "trust", *FEATURES}
-        assert set(figures) == {"long_run_rate", "long_run_weight", *of_network}
+        assert set(figures) == {"long_run_weight", *of_network}
     with pytest.raises(TargetError, match="belongs to no target"):
         explained.of(process=ProcessId(5, 5))
     with pytest.raises(TargetError, match="no page at"):
@@ -90,9 +98,9 @@ def test_explain_of_any_page_costs_a_bounded_view(
     explained: Explained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages that a bounded view does not show are explained with the figures of a full one."""
-    stages, rows_most, shown = explained.daemon.stages, 16, []
-    every = stages.heat.view(stages.topology)
-    assert len(every) > 4 * rows_most
+    daemon, max_rows, shown = explained.daemon, 16, []
+    every = daemon.state.heat.view(daemon.inputs.machine.topology)
+    assert len(every) > 4 * max_rows
 
     def counted(number: npt.NDArray[np.int64], *others: Any) -> None:
         shown.append(len(number))
@@ -100,14 +108,14 @@ def test_explain_of_any_page_costs_a_bounded_view(
 
     addresses = every.address[:: len(every) // 8].tolist()
     full = [explained.of(address) for address in addresses]
-    monkeypatch.setattr("hmd.heat.view.page_view.gather_pages", counted)
+    monkeypatch.setattr("hmd.heat.view.gather_pages", counted)
     for address, document in zip(addresses, full, strict=True):
-        bounded = explain(stages, explained.journal, PROGRAM, address, rows_most)
+        bounded = explained.explain(PROGRAM, address, max_rows)
         for name in ("address", "node", "rate", "samples", "idle_ticks", "saving_s_per_s"):
             assert bounded["pages"][0][name] == pytest.approx(document["pages"][0][name])
-    listed = explain(stages, explained.journal, PROGRAM, None, rows_most)
+    listed = explained.explain(PROGRAM, None, max_rows)
     assert 1 <= len(listed["pages"]) <= 10
-    assert 0 < max(shown) <= rows_most + 10
+    assert 0 < max(shown) <= max_rows + 10
 
 
 @pytest.mark.parametrize("name", ["histogram", "learned"])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The journal of results: what is kept, and what a damaged file costs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Miss recordings whose content was changed and whose checksums were made right again.
 
 A mutant is replayed as it is, or refused in one line; the seed makes every run the same.
@@ -15,13 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hmd.base.errors import HmdError
 from hmd.emulate.preset import Preset
-from hmd.emulate.recordings.layout_replay import replayed
-from hmd.emulate.recordings.miss_file import MAX_INSTRUCTIONS
-from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.emulate.recordings.misses import MAX_INSTRUCTIONS, MissStream
+from hmd.emulate.recordings.replay import replayed
 from hmd.emulate.timing_params import timing_params
-from hmd.errors import HmdError
-from hmd.simulate.access_rows import first_rows
+from hmd.simulate.memory import first_rows
 from tests.unit.simulate.conftest import stream_of
 
 MUTANTS = 2000

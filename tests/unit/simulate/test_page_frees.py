@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pages that a program gives back and allocates again, and the headroom that awaits them."""
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.decide import registry
+from hmd.base.errors import HmdError
 from hmd.emulate.preset import Preset
-from hmd.emulate.recordings.layout_replay import replayed
-from hmd.emulate.recordings.miss_stream import MissStream, PageFrees
-from hmd.errors import HmdError
-from hmd.machine.pages.move_pages import MoveFlags
-from hmd.simulate.placed_replay import first_touch, first_touched
-from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine
-from hmd.simulate.simulated_memory import FAST, SLOW, SimulatedMemory
-from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.emulate.recordings.misses import MissStream, PageFrees
+from hmd.emulate.recordings.replay import replayed
+from hmd.linux.page_calls import MoveFlags
+from hmd.policy import registry
+from hmd.simulate.machine import PROGRAM, MigrationCost, SimulatedMachine
+from hmd.simulate.memory import FAST, SLOW, SimulatedMemory, first_touch, first_touched
+from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import Simulated, SimulationSettings, simulate
 from tests.unit.simulate.conftest import BASE, stream_of
 
@@ -71,8 +71,8 @@ def buffer_in_place_of_data() -> MissStream:
 
 
 def run(stream: MissStream, preset: Preset, name: str, **settings: object) -> Simulated:
-    kept = {"headroom_bytes": 8 * 4096, **settings}
-    policy = registry.make(name, kept)
+    kept = {"headroom_min": 8 * 4096, **settings}
+    policy = registry.create(name, kept)
     return simulate(stream, preset, FAST_PAGES, policy, SETTINGS)
 
 
@@ -115,7 +115,7 @@ def test_frees_out_of_range_are_refused(tmp_path: Path, frees: list[tuple[int, i
 def test_room_kept_for_the_next_buffer_pays(name: str, most: float, preset: Preset) -> None:
     stream = buffers()
     kept, filled, fixed = (
-        run(stream, preset, name, headroom_fraction=share).runtime_s for share in (None, 0.0, 0.02)
+        run(stream, preset, name, headroom=share).runtime_s for share in (None, 0.0, 0.02)
     )
     assert kept < most * filled
     assert kept < most * fixed
@@ -126,7 +126,7 @@ def test_without_moves_a_program_runs_as_under_first_touch(tick_s: float, preset
     # What is given back makes room for a hot buffer at once, within a tick or not.
     stream = buffer_in_place_of_data()
     settings = SimulationSettings(tick_s, sampling=PmuSettings(loss=1.0, free=True))
-    still = simulate(stream, preset, FAST_PAGES, registry.make("none"), settings)
+    still = simulate(stream, preset, FAST_PAGES, registry.create("none"), settings)
     first_touch_s = first_touch(stream, preset, FAST_PAGES) * 1e-12
     assert still.runtime_s == pytest.approx(first_touch_s, rel=1e-6)
     placed_s = replayed(stream, preset, first_touched(stream, FAST_PAGES)) * 1e-12

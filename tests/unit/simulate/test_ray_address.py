@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Addresses of Ray clusters that no cluster answers at, and a machine without Ray."""
 
 from __future__ import annotations
@@ -6,8 +7,8 @@ import sys
 
 import pytest
 
-from hmd.errors import MissingError, UnreachableError, UsageError
-from hmd.simulate.ray_cluster import RayCluster, check_cluster
+from hmd.base.errors import MissingError, UnreachableError, UsageError
+from hmd.simulate.executors import RayCluster, check_cluster
 from tests.fakes.free_port import free_port
 
 

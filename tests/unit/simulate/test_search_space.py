@@ -1,39 +1,40 @@
+# SPDX-License-Identifier: MIT
 """Ranges of tunables: documented ranges, given ranges, and values drawn from them."""
 
 from __future__ import annotations
 
 import pytest
 
+from hmd.base.errors import HmdError
 from hmd.config import loads
-from hmd.config.policy_sections import fragment
-from hmd.decide import registry
-from hmd.decide.tunables import Unit
-from hmd.errors import HmdError
-from hmd.simulate.search_space import Range, chosen, documented
+from hmd.config.decide import fragment
+from hmd.policy import registry
+from hmd.policy.settings import FILE
+from hmd.simulate.tuning import Range, chosen, documented
 
 TICK_S = 0.01
 
 
 def one(policy: str, text: str) -> Range:
-    [found] = chosen(registry.about(policy), [text], TICK_S)
+    [found] = chosen(registry.info(policy), [text], TICK_S)
     return found
 
 
 @pytest.mark.parametrize("name", registry.names())
 def test_documented_ranges_within_limits_of_policy(name: str) -> None:
-    about = registry.about(name)
+    about = registry.info(name)
     found = documented(about, TICK_S)
-    assert {each.knob.key for each in found} == {
-        knob.key
-        for knob in about.knobs
-        if not knob.key.startswith("headroom") and knob.unit is not Unit.FILE
+    assert {each.setting.name for each in found} == {
+        each.name
+        for each in about.settings
+        if not each.name.startswith("headroom") and each.unit.name != FILE.name
     }
     for each in found:
         assert each.low < each.high
         assert each.low > 0 or not each.log
         for end in (each.low, each.high):
-            assert each.knob.wrong(end) is None
-        default = each.knob.default
+            assert each.setting.minimum <= end <= each.setting.maximum
+        default = each.setting.default
         assert not isinstance(default, str)
         assert each.auto if default is None else each.low <= default <= each.high
 
@@ -43,15 +44,15 @@ def test_documented_ranges_within_limits_of_policy(name: str) -> None:
 def test_range_drawn_value_equals_value_in_configuration(name: str, share: float) -> None:
     """YAML holds exactly the digits of the simulated value."""
     values = {}
-    for each in documented(registry.about(name), TICK_S):
+    for each in documented(registry.info(name), TICK_S):
         drawn = each.low + share * (each.high - each.low)
-        number = round(drawn) if isinstance(each.knob.taken(2), int) else drawn
-        value = each.value({each.knob.key: number})
+        number = round(drawn) if each.setting.is_whole else drawn
+        value = each.value({each.setting.name: number})
         assert value == pytest.approx(drawn, rel=0.04)
-        values[each.knob.name] = value
+        values[each.setting.name] = value
     read = loads(fragment(name, values)).decide
     assert read.policy == name
-    assert read.policy_settings().items() >= values.items()
+    assert all(getattr(read.policy_settings(), name) == value for name, value in values.items())
 
 
 def test_range_automatic_tunable_auto_allowed() -> None:
@@ -65,7 +66,7 @@ def test_range_automatic_tunable_auto_allowed() -> None:
         assert drawn.keys() == idle.distributions().keys()
         assert idle.value(drawn) == value
     assert idle.drawn(3.0) is None
-    assert "idle: auto" in fragment("age", {"idle_s": None})
+    assert "idle: auto" in fragment("age", {"idle": None})
 
 
 def test_range_given_unit_of_tunable_and_no_auto() -> None:
@@ -93,7 +94,7 @@ def test_fragment_small_and_large_numbers_without_exponent() -> None:
         ("headroom", "no range of its own: headroom=LOW:HIGH"),
         ("hysteresis=2", "write LOW:HIGH"),
         ("hysteresis=3:2", "the first must be less"),
-        ("hysteresis=0.5:2", "hysteresis must be a number of at least 1"),
+        ("hysteresis=0.5:2", "hysteresis: expected at least 1, not 0.5"),
         ("hysteresis=one:two", "'one' is not a valid value"),
         ("worth=0.1:0.2", "'0.1' is not a valid value"),
     ],

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The simulated machine: first touch, capacity, and moves while the program runs."""
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ import numpy as np
 import pytest
 
 from hmd.emulate.preset import Preset
-from hmd.emulate.recordings.layout_replay import replayed
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.machine.pages.move_pages import MoveFlags
-from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
-from hmd.simulate.simulated_memory import FAST, SLOW
+from hmd.emulate.recordings.misses import MissStream
+from hmd.emulate.recordings.replay import replayed
+from hmd.linux.page_calls import MoveFlags
+from hmd.simulate.machine import PROGRAM, SimulatedMachine
+from hmd.simulate.memory import FAST, SLOW
 from tests.unit.simulate.conftest import BASE, PAGES
 
 FAST_PAGES = 256

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The simulated PMU: what its counters sample, with which periods."""
 
 from __future__ import annotations
@@ -8,13 +9,12 @@ import numpy as np
 import pytest
 
 from hmd.emulate.preset import Preset
-from hmd.emulate.recordings.miss_stream import MissFlag, MissStream
+from hmd.emulate.recordings.misses import MissFlag, MissStream
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.sample.emulated_pebs import PREFETCHED_SCALE, START_PERIOD
-from hmd.sample.memory_events import STORE_SCALE
-from hmd.sample.period_control import scaled
-from hmd.simulate.simulated_machine import SimulatedMachine
-from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
+from hmd.sample.emulated_pebs import PREFETCH_PERIOD_RATIO, START_PERIOD
+from hmd.sample.periods import STORE_PERIOD_RATIO, scaled_period
+from hmd.simulate.machine import SimulatedMachine
+from hmd.simulate.pmu import PmuSettings, SimulatedPmu
 
 PERIOD = 23
 
@@ -32,17 +32,17 @@ def samples_of(stream: MissStream, preset: Preset, flag: int) -> AccessBatch:
     ("flag", "kind", "scale"),
     [
         (0, Kind.LOAD, 1),
-        (MissFlag.COVERED, Kind.LOAD, PREFETCHED_SCALE),
-        (MissFlag.STORE, Kind.STORE, STORE_SCALE),
+        (MissFlag.COVERED, Kind.LOAD, PREFETCH_PERIOD_RATIO),
+        (MissFlag.STORE, Kind.STORE, STORE_PERIOD_RATIO),
     ],
 )
 def test_simulated_pmu_each_counter_its_period(
     settled: MissStream, preset: Preset, flag: int, kind: Kind, scale: int
 ) -> None:
     batch = samples_of(settled, preset, flag)
-    assert len(batch) == pytest.approx(len(settled) / scaled(PERIOD, scale), abs=1)
+    assert len(batch) == pytest.approx(len(settled) / scaled_period(PERIOD, scale), abs=1)
     assert set(batch.kind.tolist()) == {kind}
-    assert set(batch.period.tolist()) == {scaled(PERIOD, scale)}
+    assert set(batch.period.tolist()) == {scaled_period(PERIOD, scale)}
 
 
 def test_simulated_pmu_without_period_records_take_their_overhead(
@@ -69,8 +69,8 @@ def test_simulated_pmu_period_that_is_set_stays(settled: MissStream, preset: Pre
         machine.run_until(0.004)
         batch = pmu.read()
     assert pmu.period == PERIOD
-    scales = 1, STORE_SCALE, PREFETCHED_SCALE
-    assert set(batch.period.tolist()) <= {scaled(PERIOD, scale) for scale in scales}
+    scales = 1, STORE_PERIOD_RATIO, PREFETCH_PERIOD_RATIO
+    assert set(batch.period.tolist()) <= {scaled_period(PERIOD, scale) for scale in scales}
 
 
 def test_simulated_pmu_kernel_rows_not_sampled(settled: MissStream, preset: Preset) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Policies in virtual time: gain, counts per tick, and reproducible runs."""
 
 from __future__ import annotations
@@ -6,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from hmd.control.admin_state import AdminState, Pin
-from hmd.decide import registry
-from hmd.decide.plan import Policy
+from hmd.base.quantities import Amount
 from hmd.emulate.preset import Preset
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.quantities import Amount
-from hmd.simulate.baselines import baselines
-from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine
-from hmd.simulate.simulated_memory import FAST, SLOW
-from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.emulate.recordings.misses import MissStream
+from hmd.policy import registry
+from hmd.policy.admin import AdminState, Pin
+from hmd.policy.plan import Policy
+from hmd.simulate.machine import PROGRAM, MigrationCost, SimulatedMachine
+from hmd.simulate.memory import FAST, SLOW
+from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import (
     TARGET,
     Simulated,
     SimulatedDaemon,
     SimulationSettings,
+    baselines,
     simulate,
 )
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
@@ -31,9 +32,9 @@ FREE = replace(SETTINGS, sampling=PmuSettings(period=23, free=True))
 
 
 def policy(name: str) -> Policy:
-    has = {knob.name for knob in registry.about(name).knobs}
-    kept = {"headroom_fraction": 0.0, "headroom_bytes": 8 * 4096}
-    return registry.make(name, {key: value for key, value in kept.items() if key in has})
+    has = set(registry.info(name).settings_type.model_fields)
+    kept = {"headroom": 0.0, "headroom_min": 8 * 4096}
+    return registry.create(name, {key: value for key, value in kept.items() if key in has})
 
 
 def run(

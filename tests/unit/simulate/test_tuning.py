@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The search of a policy's tunables: choice of the best trial, and reproducible searches."""
 
 from __future__ import annotations
@@ -9,19 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.decide import registry
 from hmd.emulate.preset import Preset
-from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.emulate.recordings.misses import MissStream
+from hmd.policy import registry
+from hmd.simulate.cases import CaseRuntimes, SimulationCase
 from hmd.simulate.journal import Journal
-from hmd.simulate.search_space import chosen
-from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings
-from hmd.simulate.simulation_cases import CaseRuntimes, SimulationCase
-from hmd.simulate.tuning import WORST, Tuned, TuningProgress, TuningTrial, cost_of, tune
+from hmd.simulate.tuning import WORST, Tuned, TuningProgress, TuningTrial, chosen, cost_of, tune
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
 FAST_PAGES = HOT_PAGES + 64
-KEPT = {"headroom_fraction": 0.0, "headroom_bytes": 8 * 4096}
+KEPT = {"headroom": 0.0, "headroom_min": 8 * 4096}
 SETTINGS = SimulationSettings(tick_s=0.002, delay_s=0.0005, sampling=PmuSettings(period=23))
 TRIALS = 8
 
@@ -64,7 +64,7 @@ def search(cases: list[SimulationCase], preset: Preset, known: Journal) -> Searc
         said: list[str] | None = None,
         watch: TuningProgress | None = None,
     ) -> Tuned:
-        ranges = chosen(registry.about("histogram"), knobs, SETTINGS.tick_s)
+        ranges = chosen(registry.info("histogram"), knobs, SETTINGS.tick_s)
         say = (said if said is not None else []).append
         results = journal or known
         with CaseRuntimes(

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Hand-made traces, and the published traces of G10 where they are installed."""
 
 from __future__ import annotations
@@ -7,11 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hmd.tensors.g10_traces import g10_folder
+from hmd.base.units import GIB, MIB
 from hmd.tensors.memory_system import MemorySystem, TensorTier, TierLink
-from hmd.tensors.tensor_trace import READ, WRITE, TensorKind, TensorTrace
-from hmd.tensors.tensor_trace_file import read_trace
-from hmd.units import GIB, MIB
+from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace, g10_folder, read_trace
 
 Uses = Sequence[tuple[int, int]]
 """(tensor, mode) of one kernel."""

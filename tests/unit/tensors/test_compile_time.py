@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CPU time of planning, without that of the compiler."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import numba
 import pytest
 from numba.core import event
 
-from hmd.tensors.compile_time import planning_time
+from hmd.tensors.step_state import planning_time
 
 
 class Clock:

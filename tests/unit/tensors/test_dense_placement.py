@@ -1,15 +1,15 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
 from bench.tensors.training_shapes import training_trace
-from hmd.tensors.dense_placement import dense_placement
-from hmd.tensors.memory_system import load_system
+from hmd.base.units import MIB
+from hmd.tensors.lifetimes import vitality
+from hmd.tensors.memory_system import RULES, STRICT, load_system
 from hmd.tensors.planner import PLANNERS, StepProblem
-from hmd.tensors.pricing_rules import RULES, STRICT
-from hmd.tensors.vitality import vitality
-from hmd.units import MIB
+from hmd.tensors.residency_model import dense_placement
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace
 
 

@@ -1,14 +1,15 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from bench.tensors.published_g10 import planner_entry
 from hmd.tensors.lower_bound import lower_bound_seconds
-from hmd.tensors.memory_system import load_system
+from hmd.tensors.memory_system import G10, RULES, STRICT, load_system
 from hmd.tensors.planner import PLANNERS, StepProblem, planner_named
-from hmd.tensors.pricing_rules import G10, RULES, STRICT
-from hmd.tensors.tensor_trace import READ, WRITE, TensorTrace
+from hmd.tensors.trace import READ, WRITE, TensorTrace
 from tests.unit.tensors.conftest import R, W, g10_trace, in_place_system, make_trace, small_system
 
 
@@ -88,7 +89,7 @@ def test_portfolio_step_bound_by_link_reaches_the_bound() -> None:
 def test_g10_of_g10_trace_takes_published_cycles(name: str, planner: str, cycles: int) -> None:
     trace = g10_trace(name)
     problem = StepProblem(trace, load_system("g10"), G10)
-    found = problem.price(planner_named(planner).plan(problem))
+    found = problem.price(planner_entry(planner).plan(problem))
     assert min(found.step_ticks) == pytest.approx(cycles, rel=0.01)
 
 
@@ -97,7 +98,7 @@ def test_g10_of_g10_trace_takes_published_cycles(name: str, planner: str, cycles
 )
 def test_g10_of_g10_trace_takes_published_cycles_exactly(name: str, cycles: int) -> None:
     problem = StepProblem(g10_trace(name), load_system("g10"), G10)
-    found = problem.price(planner_named("g10").plan(problem))
+    found = problem.price(planner_entry("g10").plan(problem))
     assert min(found.step_ticks) == cycles
 
 

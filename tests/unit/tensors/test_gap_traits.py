@@ -1,12 +1,13 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from hmd.tensors.gap_traits import GapTraits, gap_traits
+from hmd.tensors.lifetimes import tensor_spans
+from hmd.tensors.memory_system import STRICT
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.pricing_rules import STRICT
-from hmd.tensors.tensor_spans import tensor_spans
+from hmd.tensors.planners.deeptm import GapTraits, gap_traits
 from tests.unit.tensors.conftest import small_system
 from tests.unit.tensors.test_residency_model import chain
 

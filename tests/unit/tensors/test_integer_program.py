@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from hmd.tensors.integer_program import IntegerProgram
+from hmd.tensors.lower_bound import IntegerProgram
 
 
 def market_split(columns: int, rows: int) -> IntegerProgram:

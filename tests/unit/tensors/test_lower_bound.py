@@ -1,12 +1,12 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import pytest
 
+from hmd.base.units import GIB, MIB
 from hmd.tensors.lower_bound import lower_bound_seconds
-from hmd.tensors.memory_system import load_system
+from hmd.tensors.memory_system import RULES, STRICT, load_system
 from hmd.tensors.planner import StepProblem, planner_named
-from hmd.tensors.pricing_rules import RULES, STRICT
-from hmd.units import GIB, MIB
 from tests.unit.tensors.conftest import R, W, g10_trace, make_trace, small_system
 
 

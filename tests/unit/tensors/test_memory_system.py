@@ -1,12 +1,13 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from hmd.errors import ConfigError
+from hmd.base.errors import ConfigError
+from hmd.base.units import GIB
 from hmd.tensors.memory_system import load_system, preset_names
-from hmd.units import GIB
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -1,14 +1,14 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
 from bench.tensors.training_steps.mixed_precision import MixedPrecisionStep
-from hmd.tensors.memory_system import MemorySystem, load_system
+from hmd.tensors.memory_system import RULES, STRICT, MemorySystem, load_system
 from hmd.tensors.planner import StepProblem, planner_named
 from hmd.tensors.planners.myelin import optimizer_buckets
-from hmd.tensors.pricing_rules import RULES, STRICT
-from hmd.tensors.tensor_trace import TensorKind
+from hmd.tensors.trace import TensorKind
 
 STEP = MixedPrecisionStep()
 ACTIVATIONS = (STEP.layers + 1) * STEP.activation_bytes

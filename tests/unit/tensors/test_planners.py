@@ -1,12 +1,12 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import pytest
 
-from hmd.errors import UsageError
+from hmd.base.errors import UsageError
 from hmd.tensors.lower_bound import lower_bound_seconds
-from hmd.tensors.memory_system import MemorySystem
+from hmd.tensors.memory_system import RULES, STRICT, MemorySystem
 from hmd.tensors.planner import PLANNERS, StepProblem, planner_named
-from hmd.tensors.pricing_rules import RULES, STRICT
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace, small_system
 from tests.unit.tensors.test_residency_model import chain
 

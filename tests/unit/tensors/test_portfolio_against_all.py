@@ -1,14 +1,14 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import pytest
 
 from bench.tensors.training_shapes import SHAPES, scaled_system, training_trace
-from hmd.tensors.memory_system import load_system
+from hmd.base.units import PAGE_BYTES
+from hmd.tensors.lifetimes import vitality
+from hmd.tensors.memory_system import RULES, STRICT, load_system
 from hmd.tensors.planner import PLANNERS, StepProblem
 from hmd.tensors.planners import portfolio
-from hmd.tensors.pricing_rules import RULES, STRICT
-from hmd.tensors.vitality import vitality
-from hmd.units import PAGE_BYTES
 
 OTHERS = ("lru", "lru-free", "g10", "sentinel", "autotm", "deeptm")
 """Planners without recomputation, and without the kinds of tensors that myelin streams."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import json
@@ -7,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hmd.tensors.lifetimes import vitality
+from hmd.tensors.memory_system import STRICT
 from hmd.tensors.move_plan import MovePlanError, plan_document, plan_of, read_plan
 from hmd.tensors.planner import StepProblem, planner_named
-from hmd.tensors.pricing_rules import STRICT
 from hmd.tensors.recomputation import producers, recomputed_step
-from hmd.tensors.tensor_trace import TensorTrace
-from hmd.tensors.vitality import vitality
+from hmd.tensors.trace import TensorTrace
 from tests.unit.tensors.conftest import RW, R, W, make_trace, small_system
 
 INPUT, CHEAP, CHANGED, LARGE = range(4)

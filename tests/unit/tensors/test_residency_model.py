@@ -1,19 +1,18 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from hmd.tensors.gap_windows import ResidencyOptions
-from hmd.tensors.integer_program import IntegerProgram
+from hmd.base.units import MIB
+from hmd.tensors.eviction import ResidencyOptions
+from hmd.tensors.lifetimes import tensor_spans, vitality
+from hmd.tensors.lower_bound import IntegerProgram
+from hmd.tensors.memory_system import G10, RULES, STRICT
 from hmd.tensors.move_plan import plan_of
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.pricing_rules import G10, RULES, STRICT
-from hmd.tensors.residency_model import ResidencyModel
-from hmd.tensors.residency_moves import residency_moves
-from hmd.tensors.tensor_spans import tensor_spans
-from hmd.tensors.tensor_trace import TensorTrace
-from hmd.tensors.vitality import vitality
-from hmd.units import MIB
+from hmd.tensors.residency_model import ResidencyModel, residency_moves
+from hmd.tensors.trace import TensorTrace
 from tests.unit.tensors.conftest import RW, R, W, in_place_system, make_trace, small_system
 
 

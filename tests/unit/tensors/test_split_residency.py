@@ -1,13 +1,14 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import pytest
 
+from hmd.base.units import MIB
+from hmd.tensors.lifetimes import vitality
+from hmd.tensors.memory_system import RULES, STRICT
 from hmd.tensors.move_plan import plan_of
 from hmd.tensors.planner import PLANNERS, MadePlans, StepProblem
-from hmd.tensors.pricing_rules import RULES, STRICT
-from hmd.tensors.split_residency import split_plans
-from hmd.tensors.vitality import vitality
-from hmd.units import MIB
+from hmd.tensors.planners.autotm import split_plans
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace
 from tests.unit.tensors.test_residency_model import chain
 

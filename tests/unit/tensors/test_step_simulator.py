@@ -1,15 +1,15 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import pytest
 
+from hmd.base.units import MIB
 from hmd.tensors.lower_bound import lower_bound_seconds
-from hmd.tensors.memory_system import MemorySystem, load_system
+from hmd.tensors.memory_system import G10, RULES, STRICT, MemorySystem, load_system
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlanError, plan_of
 from hmd.tensors.planner import PLANNERS, StepProblem
-from hmd.tensors.pricing_rules import G10, RULES, STRICT
-from hmd.tensors.step_simulator import SlowPlanError, simulate_step
-from hmd.tensors.tensor_trace import TensorTrace
-from hmd.units import MIB
+from hmd.tensors.simulator import SlowPlanError, simulate_step
+from hmd.tensors.trace import TensorTrace
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace, small_system
 
 GPU, HOST, SSD, NONE = 0, 1, 2, 3

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.tensors.tensor_trace import TensorTrace, TensorTraceError
-from hmd.tensors.tensor_trace_file import read_trace, write_trace
+from hmd.tensors.trace import TensorTrace, TensorTraceError, read_trace, write_trace
 from tests.unit.tensors.conftest import R, W, make_trace
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tensor traces that are damaged or made to mislead: one error of hmd, whatever is wrong."""
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.numpy_archive import MOST_BYTES
-from hmd.tensors.tensor_trace import TensorTraceError
-from hmd.tensors.tensor_trace_file import read_trace
+from hmd.base.untrusted_files import MAX_ARCHIVE_BYTES
+from hmd.tensors.trace import TensorTraceError, read_trace
 
 TRACE = Path(__file__).parents[3] / "bench/tensors/training_steps/mlp_mixer.npz"
 WRONG: dict[str, npt.NDArray[Any]] = {
@@ -59,7 +59,7 @@ def test_arrays_larger_than_the_limit_refused_before_they_are_read(tmp_path: Pat
     path = tmp_path / "trace.npz"
     with ZipFile(path, "w", ZIP_DEFLATED) as archive, archive.open("a.npy", "w") as member:
         zeros = bytes(1 << 24)
-        for _ in range((MOST_BYTES >> 24) + 1):
+        for _ in range((MAX_ARCHIVE_BYTES >> 24) + 1):
             member.write(zeros)
     assert path.stat().st_size < 4 << 20
     with pytest.raises(TensorTraceError, match="more than 1024 MiB"):

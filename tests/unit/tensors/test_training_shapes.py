@@ -1,13 +1,14 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import pytest
 
 from bench.tensors.training_shapes import IDLE_WEIGHTS, SHAPES, scaled_system, training_trace
+from hmd.tensors.lifetimes import vitality
 from hmd.tensors.lower_bound import lower_bound_seconds
+from hmd.tensors.memory_system import RULES
 from hmd.tensors.planner import PLANNERS, StepProblem
-from hmd.tensors.pricing_rules import RULES
-from hmd.tensors.tensor_trace import READ
-from hmd.tensors.vitality import vitality
+from hmd.tensors.trace import READ
 
 
 @pytest.mark.parametrize("shape", SHAPES)

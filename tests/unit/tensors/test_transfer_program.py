@@ -1,19 +1,22 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
 from bench.tensors.training_shapes import scaled_system, training_trace
-from hmd.tensors.eviction_choice import step_uses
+from hmd.base.units import MIB
+from hmd.tensors.eviction import step_uses
 from hmd.tensors.lower_bound import lower_bound_seconds
-from hmd.tensors.memory_system import TierLink
+from hmd.tensors.memory_system import STRICT, TierLink
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.pricing_rules import STRICT
-from hmd.tensors.tensor_trace import Floats, Ints
-from hmd.tensors.transfer_draft import TransferDraft
-from hmd.tensors.transfer_pieces import scheduled_pieces
-from hmd.tensors.transfer_program import TransferSchedule, schedule_transfers
-from hmd.units import MIB
+from hmd.tensors.trace import Floats, Ints
+from hmd.tensors.transfers import (
+    TransferDraft,
+    TransferSchedule,
+    schedule_transfers,
+    scheduled_pieces,
+)
 
 pytest.importorskip("highspy")
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A small machine with round numbers, and streams of accesses to run on it.
 
 Node 0: 0 to 1 GiB, 100 ns, 64 bytes per line. Node 1: 1 to 2 GiB, 300 ns, 256 bytes per granule.
@@ -15,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.emulate.model_params import NodeParams, TimingParams
-from hmd.emulate.recordings.access_stream import AccessFlag, AccessStream
+from hmd.emulate.recordings.misses import AccessFlag, AccessStream
 from hmd.emulate.recordings.replay import TimingModel
+from hmd.emulate.timing_params import NodeParams, TimingParams
 
 GIB = 1 << 30
 FAST = NodeParams(0, GIB, 100_000, 120_000, 64.0, 32.0)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bandwidth: streams reach the peak and no more; load raises latency by the node's curve."""
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.model_params import ModelPart, TimingParams
-from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag
+from hmd.emulate.recordings.misses import AccessCosts, AccessFlag
+from hmd.emulate.timing_params import ModelPart, TimingParams
 from tests.unit.timing.conftest import Columns, Machine
 
 GIB = 1 << 30

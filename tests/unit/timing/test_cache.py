@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The L1 filter and the last-level cache, compared with a plain model of both."""
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmd.emulate.model_params import ModelPart, TimingParams
-from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag, CacheLevel
+from hmd.emulate.recordings.misses import AccessCosts, AccessFlag, CacheLevel
 from hmd.emulate.recordings.replay import TimingModel
+from hmd.emulate.timing_params import ModelPart, TimingParams
 from tests.unit.timing.conftest import Columns, Machine
 
 L1_BYTES = 32 << 10  # lines this far apart share their L1 set

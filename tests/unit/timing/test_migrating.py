@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Replays in parts with page moves in between, as in simulations of policies."""
 
 from __future__ import annotations
@@ -5,10 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.emulate.model_params import ModelPart
-from hmd.emulate.recordings.miss_replay import UNMAPPED, MissReplay
-from hmd.emulate.recordings.miss_stream import MissFlag
-from hmd.emulate.recordings.replay import TimingModel
+from hmd.emulate.recordings.misses import MissFlag
+from hmd.emulate.recordings.replay import UNMAPPED, MissReplay, TimingModel
+from hmd.emulate.timing_params import ModelPart
 from tests.unit.timing.conftest import GIB, Machine
 from tests.unit.timing.test_misses import FAST_PAGE, SLOW_PAGE, stream_of
 

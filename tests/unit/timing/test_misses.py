@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Replay of recorded misses: costs computed by hand, and dependence on placement alone."""
 
 from __future__ import annotations
@@ -9,15 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.emulate.model_params import ModelPart, TimingParams
-from hmd.emulate.recordings.miss_stream import (
-    MissFlag,
-    MissOutcomes,
-    MissStream,
-)
-from hmd.emulate.recordings.plugin_miss_log import read_recording
+from hmd.base.errors import HmdError
+from hmd.emulate.recordings.misses import MissFlag, MissOutcomes, MissStream
+from hmd.emulate.recordings.recorder import read_recording
 from hmd.emulate.recordings.replay import TimingModel
-from hmd.errors import HmdError
+from hmd.emulate.timing_params import ModelPart, TimingParams
 from tests.unit.timing.conftest import GIB, Machine
 
 QUIET = ModelPart.ALL & ~ModelPart.BANDWIDTH

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The model as a whole: kernel switch, idle, parameters, invariants, memory, threads."""
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmd.base.errors import HmdError
 from hmd.emulate._timing import lib
-from hmd.emulate.model_params import ModelPart, TimingParams
-from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag, AccessStream
+from hmd.emulate.recordings.misses import AccessCosts, AccessFlag, AccessStream
 from hmd.emulate.recordings.replay import TimingModel
-from hmd.errors import HmdError
+from hmd.emulate.timing_params import ModelPart, TimingParams
 from tests.unit.timing.conftest import Columns, Machine
 
 GIB = 1 << 30

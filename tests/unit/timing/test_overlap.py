@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory-level parallelism: overlapping and dependent misses. Times are exact."""
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.model_params import ModelPart
-from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag, CacheLevel
+from hmd.emulate.recordings.misses import AccessCosts, AccessFlag, CacheLevel
+from hmd.emulate.timing_params import ModelPart
 from tests.unit.timing.conftest import Columns, Machine
 
 L = 100_000  # read latency of node 0, ps

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The stride prefetcher: covered and uncovered misses."""
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.model_params import ModelPart
-from hmd.emulate.recordings.access_stream import AccessCosts, CacheLevel
+from hmd.emulate.recordings.misses import AccessCosts, CacheLevel
+from hmd.emulate.timing_params import ModelPart
 from tests.unit.timing.conftest import Columns, Machine
 
 PARTS = ModelPart.MLP | ModelPart.PREFETCH

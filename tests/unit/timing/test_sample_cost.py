@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What sampling records cost the sampled CPU: costs by hand, and no effect on what overlaps."""
 
 from __future__ import annotations
@@ -7,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.model_params import ModelPart
+from hmd.base.errors import HmdError
 from hmd.emulate.preset import load
 from hmd.emulate.recordings.replay import TimingModel
-from hmd.emulate.timing_params import timing_params
-from hmd.errors import HmdError
+from hmd.emulate.timing_params import ModelPart, timing_params
 from tests.unit.timing.conftest import GIB, Columns, Machine
 
 RECORD_PS, INTERRUPT_PS, BUFFER = 250_000, 4_000_000, 10

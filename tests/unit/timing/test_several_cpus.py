@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Several CPUs on one cache, each in a thread of its own: the counts of one after the other."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.emulate.recordings.access_stream import AccessFlag, AccessStream
+from hmd.emulate.recordings.misses import AccessFlag, AccessStream
 from hmd.emulate.recordings.replay import TimingModel
 from tests.unit.timing.conftest import Columns, Machine
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Replay of the misses of several CPUs: shared bandwidth, and CPUs that wait for each other."""
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.emulate.model_params import ModelPart
-from hmd.emulate.recordings.miss_stream import MissFlag, MissOutcomes, MissStream, ThreadOrder
-from hmd.errors import HmdError
+from hmd.base.errors import HmdError
+from hmd.emulate.recordings.misses import MissFlag, MissOutcomes, MissStream, ThreadOrder
+from hmd.emulate.timing_params import ModelPart
 from tests.unit.timing.conftest import GIB, Machine
 
 QUIET = ModelPart.ALL & ~ModelPart.BANDWIDTH

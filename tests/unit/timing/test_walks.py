@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Address translation: hits of both TLB levels, page walks, and what they add to a load."""
 
 from __future__ import annotations
@@ -8,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.model_params import ModelPart, TimingParams
+from hmd.base.errors import HmdError
 from hmd.emulate.preset import load, preset_names
-from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag
-from hmd.emulate.recordings.miss_stream import MissFlag, MissOutcomes
+from hmd.emulate.recordings.misses import AccessCosts, AccessFlag, MissFlag, MissOutcomes
 from hmd.emulate.recordings.replay import TimingModel
-from hmd.emulate.timing_params import timing_params
-from hmd.errors import HmdError
+from hmd.emulate.timing_params import ModelPart, TimingParams, timing_params
 from tests.unit.timing.conftest import GIB, Columns, Machine
 from tests.unit.timing.test_misses import FAST_PAGE, QUIET, busy_ns, stream_of
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Readings of large processes while they are recorded: put off after one that took long."""
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Placement of pages, recorded as changes."""
 
 import numpy as np
 import pytest
 
-from hmd.trace.placement_log import PlacementLog, pages_of, runs
+from hmd.trace.recorder import PlacementLog
+from hmd.trace.trace import PlacementChange
 
 PAGE = 4096
 
@@ -17,10 +19,10 @@ def on(*nodes: int) -> np.ndarray:
 
 
 def test_runs_neighbours_of_one_node_joined() -> None:
-    start, pages, node = runs(at(1, 2, 3, 5, 6), on(0, 0, 1, 1, 1))
-    assert start.tolist() == at(1, 3, 5).tolist()
-    assert pages.tolist() == [2, 1, 2]
-    assert node.tolist() == [0, 1, 1]
+    change = PlacementChange.of_pages(0, 0, at(1, 2, 3, 5, 6), on(0, 0, 1, 1, 1))
+    assert change.start.tolist() == at(1, 3, 5).tolist()
+    assert change.pages.tolist() == [2, 1, 2]
+    assert change.node.tolist() == [0, 1, 1]
 
 
 def test_placement_log_update_returns_changes_only() -> None:
@@ -31,7 +33,7 @@ def test_placement_log_update_returns_changes_only() -> None:
     assert log.update(at(1, 2, 3), on(0, 0, 1), 20) is None
     second = log.update(at(2, 3, 9), on(0, 0, 1), 30)
     assert second is not None
-    page, node = pages_of(second)
+    page, node = second.by_page()
     assert dict(zip((page // PAGE).tolist(), node.tolist(), strict=True)) == {1: -1, 3: 0, 9: 1}
 
 
@@ -43,7 +45,7 @@ def test_placement_log_replayed_gives_placement() -> None:
         node = random.integers(0, 3, len(page)).astype(np.int16)
         change = log.update(page, node, moment)
         if change is not None:
-            for p, n in zip(*(c.tolist() for c in pages_of(change)), strict=True):
+            for p, n in zip(*(c.tolist() for c in change.by_page()), strict=True):
                 replayed[p] = n
         here = {p: n for p, n in replayed.items() if n >= 0}
         assert here == dict(zip(page.tolist(), node.tolist(), strict=True))
@@ -51,5 +53,5 @@ def test_placement_log_replayed_gives_placement() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_runs_at_most_one_page_as_many_runs(count: int) -> None:
-    start, pages, node = runs(at(*range(count)), on(*range(count)))
-    assert len(start) == len(pages) == len(node) == count
+    change = PlacementChange.of_pages(0, 0, at(*range(count)), on(*range(count)))
+    assert len(change.start) == len(change.pages) == len(change.node) == count

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The emulated machine: nodes, files, commands and shutdown."""
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.memory_layout import node_ranges
-from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.machine_report import node_ranges
+from hmd.emulate.vm.boot import Machine
 
 MIB = 1 << 20
 
@@ -179,7 +180,7 @@ def until(condition: object, seconds: float = 60) -> None:
 
 LAUNCHER = """
 import sys
-from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.vm.boot import Machine
 from hmd.emulate.preset import load
 with Machine(load("dram-pm")) as machine:
     print("up", flush=True)

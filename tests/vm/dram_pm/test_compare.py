@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A small part of `make bench-policies`: one program, one ratio, some of the systems.
 
 The benchmark measures speed; these tests hold on any host: every case completes,
@@ -11,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from bench.compare.campaign import CampaignResults, run_cases
-from bench.compare.case_result import results, rows
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.comparison_trial import ComparisonTrial
-from bench.compare.figures import MODELLED, Figures, seconds
+from bench.compare.comparison_case import ComparisonCase, ComparisonTrial, results, rows
 from bench.compare.systems import HMD_DEFAULT
+from bench.compare.tables import MODELLED, Figures, seconds
 from bench.compare.testbed import DILATION
 
 PROGRAM, RATIO = "cg", "1:2"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The commands that docs/tutorial/laptop.md runs in the emulated machine.
 
 test_emulate_cli.py tests ``hmd emulate -- COMMAND``; this file tests COMMAND.
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.vm.boot import Machine
 
 CHECKOUT = Path(__file__).parents[3]
 SHOWN = {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd emulate`` on the command line; each test boots a machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The estimator compared with replayed runtimes: two programs recorded in the guest.
 
 One boot per program: the machine that records has no ticks on the program's CPU and is
@@ -11,7 +12,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from bench.suite.estimator_errors import (
+from bench.suite.estimator import (
     EstimatorCase,
     case_of,
     ends_of,
@@ -27,7 +28,7 @@ from bench.suite.program import load_program
 from bench.suite.replay_check import placed
 from bench.suite.sampled_trace import TraceSampling
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.isolated_run import (
+from hmd.emulate.recordings.recorder import (
     RECORDED_ON,
     MemoryPolicy,
     Placement,
@@ -35,7 +36,7 @@ from hmd.emulate.recordings.isolated_run import (
     run_in,
     widest_core,
 )
-from hmd.emulate.recordings.layout_replay import replayed
+from hmd.emulate.recordings.replay import replayed
 
 PROGRAMS = ("gups", pytest.param("xslookup", marks=pytest.mark.slow))
 PARTS = (20, 50, 80)

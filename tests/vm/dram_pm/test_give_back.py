@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A recording of the guest says which pages its program gave back, and when."""
 
 from __future__ import annotations
@@ -8,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.emulate.assets import WORKLOADS
-from hmd.emulate.c_compiler import compile_static
+from hmd.base.units import PAGE_BYTES
+from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.isolated_run import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
-from hmd.emulate.recordings.miss_stream import MissStream
-from hmd.emulate.virtual_machine.guest_command import BASE_ENVIRONMENT, Command
-from hmd.units import PAGE_BYTES
+from hmd.emulate.recordings.misses import MissStream
+from hmd.emulate.recordings.recorder import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
+from hmd.emulate.vm.guest import BASE_ENVIRONMENT, Command
 
 SOURCE = Path(__file__).parents[1] / "programs" / "give_back.c"
 SIZES = {"munmap": 50, "madvise": 40, "brk": 30, "kept": 80}

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The timing model in the guest: serving node, latency and counters."""
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate import calibration_targets
-from hmd.emulate.calibration import MODELLED_BOUND, sample_figure, shootdown_figure
-from hmd.emulate.demo.meter import Meter, Reading
-from hmd.emulate.demo.variants import PROGRAM_CPU
-from hmd.emulate.microbenchmarks import Bench
-from hmd.emulate.virtual_machine.boot import Machine
+from bench import microbenchmarks
+from bench.microbenchmarks import MODELLED_BOUND, Bench, sample_figure, shootdown_figure
+from hmd.emulate.demo.measure import PROGRAM_CPU, Meter, Reading
+from hmd.emulate.vm.boot import Machine
 
 CHECKOUT = Path(__file__).parents[3]
 LINES = (16 << 20) // 64
@@ -117,7 +116,7 @@ def bench(modelled: Machine) -> Bench:
 def test_model_small_pages_delay_dependent_loads_by_walks(bench: Bench) -> None:
     preset = bench.preset
     # On the fast node: walks take as long there, and a load scatters by less than they take.
-    asked = calibration_targets.walked_latency(preset, preset.nodes[0]).value
+    asked = microbenchmarks.walked_latency(preset, preset.nodes[0]).value
     # The guest's other software evicts lines, which only adds to a run: the least of some counts.
     huge = min(bench.run("chase", 0, asked).modelled_ns[0] for _ in range(3))
     small = min(bench.run("walk", 0, asked).modelled_ns[0] for _ in range(3))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every answer of move_pages(2) in the guest, and the status that the mover reports for it.
 
 tests/vm/programs/move_pages.py provokes them, all in one run in the guest; these tests check
@@ -15,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.errors import Exit
+from hmd.base.errors import Exit
+from hmd.emulate.vm.boot import Machine
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 CHECKOUT = Path(__file__).parents[3]
@@ -92,7 +93,7 @@ def test_mover_pinned_page_reported_busy_and_blacklisted(found: dict[str, Any]) 
     assert found["nodes"] == [0, 1, 1]
     assert found["status"] == {"ALREADY_THERE": 2, "MOVED": 61, "BUSY": 1}
     assert found["first"] == "BUSY"
-    assert found["soon"] == "BLACKLISTED"
+    assert found["soon"] == "IN_BACKOFF"
 
 
 @pytest.mark.parametrize("found", ["tail"], indirect=True)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Page cache as room: what hmd counts, the kernel gives up for moves to the node."""
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bench.compare import testbed
-from hmd.emulate.demo.variants import service
-from hmd.emulate.virtual_machine.guest_command import BASE_ENVIRONMENT, Command
-from hmd.units import PAGE_BYTES
+from hmd.base.units import PAGE_BYTES
+from hmd.emulate.demo.measure import service
+from hmd.emulate.vm.guest import BASE_ENVIRONMENT, Command
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TO_NODE = PROGRAMS / "to_node.c"

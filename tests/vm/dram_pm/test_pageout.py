@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Anonymous pages paged out to zram and read back, on the real kernel in the guest."""
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hmd.emulate.assets import find_kernel
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.emulate.virtual_machine.initramfs import load_order
+from hmd.emulate.vm.boot import Machine
+from hmd.emulate.vm.images import load_order
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "pageout.py"
 CHECKOUT = Path(__file__).parents[3]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plugin: modelled clock, misses per node, and pacing."""
 
 from __future__ import annotations
@@ -8,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.c_compiler import compile_static
-from hmd.emulate.virtual_machine import boot
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.machine.plugin_memory import PluginVcpuCounters
+from hmd.emulate.assets import PLUGIN_SOURCES, compile_static
+from hmd.emulate.vm.boot import Machine
+from hmd.linux.emulator_memory import PluginVcpuCounters
 
 ACCESSES = 200_000
-EMULATE = Path(boot.__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 pytestmark = pytest.mark.timeout(900)
@@ -46,8 +46,8 @@ def device(machine: Machine) -> str:
 
 @pytest.fixture(scope="module")
 def chases(machine: Machine, device: str) -> Iterator[list[Run]]:
-    includes = [f"-I{EMULATE / name}" for name in ("plugin", "timing")]
-    program = compile_static(EMULATE / "workloads/membench.c", includes)
+    includes = [f"-I{folder}" for folder in PLUGIN_SOURCES]
+    program = compile_static(ROOT / "bench/workloads/membench.c", includes)
     runs = []
     machine.start_model()
     try:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A real Prometheus in the guest scrapes the daemon while it migrates.
 
 tests/vm/programs/daemon.py runs both; these tests check the result.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """hmd record in the guest: a program placed whole on each tier, its misses sampled by the PMU."""
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.c_compiler import compile_static
+from hmd.base.units import PAGE_BYTES
+from hmd.emulate.assets import compile_static
 from hmd.emulate.demo.hotset import INCLUDES, SOURCE
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.machine.plugin_memory import PluginVcpuCounters
+from hmd.emulate.vm.boot import Machine
+from hmd.linux.emulator_memory import PluginVcpuCounters
 from hmd.sample.access_batch import Kind
-from hmd.trace.placement_log import pages_of
+from hmd.trace.reader import read_trace
 from hmd.trace.trace import Trace
-from hmd.trace.trace_reader import read_trace
-from hmd.units import PAGE_BYTES
 
 CHECKOUT = Path(__file__).parents[3]
 MIB = 1 << 20
@@ -99,7 +99,7 @@ def buffer_of(trace: Trace) -> tuple[int, int]:
 def test_record_all_pages_on_chosen_tier(trace: Trace) -> None:
     node = 0 if trace.about["tier"] == "fast" else 1
     start, end = buffer_of(trace)
-    found = [pages_of(change) for change in trace.placement]
+    found = [change.by_page() for change in trace.placement]
     page = np.concatenate([p for p, _ in found])
     where = np.concatenate([n for _, n in found])
     inside = (page >= start) & (page < end) & (where >= 0)
@@ -114,7 +114,7 @@ def test_record_samples_in_program_memory_with_tier_latency(trace: Trace) -> Non
     assert len(address) > 200
     # The rest is its start: the kernel's loader, its stack.
     assert inside.mean() > 0.9, np.unique(address[~inside] >> np.uint64(21), return_counts=True)
-    latency = float(np.median(trace.samples.weight_ns[inside & (trace.samples.weight_ns > 0)]))
+    latency = float(np.median(trace.samples.latency_ns[inside & (trace.samples.latency_ns > 0)]))
     slow = trace.about["tier"] == "slow"
     assert (latency > 450) == slow, latency
 
@@ -198,7 +198,7 @@ def test_record_sample_periods_sum_to_counted_misses(run: Run) -> None:
     def counted(*names: str) -> int:
         return sum(getattr(b, name) - getattr(a, name) for a, b in nodes for name in names)
 
-    load, waited = samples.kind == Kind.LOAD, samples.weight_ns >= floor_ns
+    load, waited = samples.kind == Kind.LOAD, samples.latency_ns >= floor_ns
     # What a starved recorder found overwritten is known to be lost.
     lost = 1 + run.trace.losses.lost / len(samples)
     missed = int(samples.period[load & waited].sum()) * lost

@@ -1,6 +1,7 @@
+# SPDX-License-Identifier: MIT
 """Samplers without a PMU on the real kernel: recall of hot pages, and a kdamond left behind.
 
-Every miss that the plugin recorded is the truth (bench.suite.sampler_recall).
+Every miss that the plugin recorded is the truth (bench.suite.samplers).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bench.suite.sampler_recall import HOT_SHARE, Case, Found, compare
-from hmd.emulate.virtual_machine.boot import Machine
+from bench.suite.samplers import HOT_SHARE, Case, Found, compare
+from hmd.emulate.vm.boot import Machine
 
 CHECKOUT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parents[1] / "programs"

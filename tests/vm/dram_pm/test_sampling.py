@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The emulated PMU in the guest: process, address, node and number of its samples.
 
 tests/vm/programs/sampling.py samples real programs in one run; these tests check the result.
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.vm.boot import Machine
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 CHECKOUT = Path(__file__).parents[3]

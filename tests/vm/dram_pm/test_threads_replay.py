@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A program of two threads in the guest: its runtime by the counters, the recording, the replay."""
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from bench.suite.ground_truth import RecordedStream
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
 from bench.suite.replay_check import placed
-from hmd.emulate.demo.meter import Meter
+from hmd.emulate.demo.measure import Meter
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.isolated_run import (
+from hmd.emulate.recordings.recorder import (
     ALL_FAST,
     RECORDED_ON,
     MemoryPolicy,
@@ -22,7 +23,7 @@ from hmd.emulate.recordings.isolated_run import (
     run_in,
     widest_core,
 )
-from hmd.emulate.recordings.layout_replay import replayed
+from hmd.emulate.recordings.replay import replayed
 
 INTERLEAVED = Placement(MemoryPolicy.INTERLEAVE, (0, 1))
 

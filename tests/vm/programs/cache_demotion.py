@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Demotes unused page cache off node 0 on the real kernel; prints one JSON line.
 
 Holds memory of its own on the node meanwhile, which is not used and has to stay.
@@ -14,12 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.machine.damon.cache_kdamond import CacheWatch
-from hmd.machine.damon.damon_sysfs import Kdamonds
-from hmd.machine.nodes.numa_nodes import read_node_use, read_topology
-from hmd.machine.pages.move_pages import move_pages, query_nodes
+from hmd.base.units import PAGE_BYTES
+from hmd.linux.damon import CacheWatch, Kdamonds
+from hmd.linux.page_calls import move_pages, query_nodes
+from hmd.linux.topology import read_node_use, read_topology
 from hmd.migrate.cache_demotion import CacheDemotion, CacheSettings
-from hmd.units import PAGE_BYTES
 
 OWN_BYTES = 1 << 20
 LONGEST_S = 60.0
@@ -44,13 +44,13 @@ def main() -> None:
     began_s, active = time.monotonic(), False
     try:
         while time.monotonic() < began_s + LONGEST_S:
-            demotion.follow()
+            demotion.update()
             active = active or bool(demotion.active)
             if read_node_use(0).cache_bytes < before.cache_bytes / 8:
                 break
             time.sleep(0.1)
         cpu_s = demotion.cpu_s
-        demotion.follow(paused=True)
+        demotion.update(paused=True)
         paused = not demotion.active
     finally:
         demotion.close()

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * A process that does all that a process may do to its memory while its pages are moved: it
  * writes, forks, unmaps and maps again, replaces itself by exec, and exits, and checks every

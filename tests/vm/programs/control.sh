@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # Run the daemon as the service does: another user with the unit's capabilities and no more, and
 # a socket that everybody may connect to. Arguments: capabilities, joined by commas, and the command.
 set -e

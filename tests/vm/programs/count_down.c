@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* count_down N: executes 2 N instructions, and few others. */
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run the daemon in the guest under systemd, on another user's program that lies on the slow node.
 
     daemon.py GATHER RULES
@@ -25,9 +26,9 @@ import scraped  # type: ignore[import-not-found]  # in the same folder as this p
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.monitoring.prometheus import Prometheus
+from hmd.base.errors import UnreachableError
 from hmd.control.client import ask
-from hmd.errors import UnreachableError
-from hmd.machine.plugin_memory import SharedMemory, find_device
+from hmd.linux.emulator_memory import SharedMemory, find_device
 
 MIB = 16
 ADDRESS = "127.0.0.1:9742"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The state of DAMON after hmd was killed, on the real kernel; prints one JSON line.
 
 damon_left.py          kills hmd twice, and says what was there before and after each restart
@@ -16,12 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hmd.errors import UnavailableError
-from hmd.machine.damon.damon_ownership import damon_finding
-from hmd.machine.damon.damon_sysfs import Kdamonds
-from hmd.machine.process_id import identify
-from hmd.sample.auto_select import SampleSettings, available, open_sampler
-from hmd.sample.damon_sampler import LADDER
+from hmd.base.errors import UnavailableError
+from hmd.linux.damon import Kdamonds
+from hmd.linux.damon_ownership import damon_finding
+from hmd.linux.procfs import identify
+from hmd.sample.damon_sampler import PERIODS
+from hmd.sample.sampler import SampleSettings
+from hmd.sample.selection import list_availability, open_sampler
 
 SYSFS = Path("/sys")
 PATIENCE_S = 60
@@ -48,7 +50,7 @@ def state() -> dict[str, Any]:
 
 
 def hold() -> None:
-    sampler = open_sampler(SampleSettings("damon", LADDER[0])).sampler
+    sampler = open_sampler(SampleSettings("damon", PERIODS[0])).sampler
     process = identify(os.getppid())
     assert process is not None
     sampler.track([process])
@@ -91,7 +93,8 @@ def kill_one() -> dict[str, Any]:
             open_sampler(SampleSettings("damon"))
         except UnavailableError as error:
             found["second"] = str(error)
-        found["available"] = {a.name: a.detail for a in available(SampleSettings()) if a.works}
+        samplers = list_availability(SampleSettings())
+        found["available"] = {each.name: each.detail for each in samplers if each.works}
         until(lambda: stopped_within_a_look(child))
     found["killed"] = state()
     return found

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Random misses for ever: loads from one half of its memory, stores into the other.
  *

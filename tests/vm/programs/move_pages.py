@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Provoke every answer of move_pages(2) on a machine with two nodes, for system call and mover.
 
     python -m tests.vm.programs.move_pages CHURN ROUNDS [SCENARIO...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Page out a child's pages to zram and read them back; print the result as JSON.
 
 Arguments: the modules to load, in their order.
@@ -13,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.decide.idle_selection import OUT
-from hmd.decide.plan import Plan
-from hmd.machine.pages.move_pages import query_nodes
-from hmd.machine.process_id import identify
+from hmd.linux.page_calls import query_nodes
+from hmd.linux.procfs import identify
 from hmd.migrate.pageout import Pageout
+from hmd.policy.plan import Plan
+from hmd.policy.planning import OUT
 
 PAGES = 1024
 CHILD = """

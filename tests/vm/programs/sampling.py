@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sample programs in the guest, and print the result as one JSON line.
 
     sampling.py GATHER
@@ -18,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from hmd.machine.pages.move_pages import query_nodes
-from hmd.machine.plugin_memory import SharedMemory, find_device
-from hmd.machine.process_id import ProcessId, identify
+from hmd.linux.emulator_memory import SharedMemory, find_device
+from hmd.linux.page_calls import query_nodes
+from hmd.linux.procfs import ProcessId, identify
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.sample.auto_select import SampleSettings, open_sampler
 from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.sampler import SampleSettings
+from hmd.sample.selection import open_sampler
 
 ENOUGH = 400
 ENOUGH_STORES = 40
@@ -94,7 +96,7 @@ def seen(batches: list[AccessBatch], index: int, program: Program) -> dict[str, 
     address, kind = column(batches, "address", index), column(batches, "kind", index)
     loads, stores = address[kind == Kind.LOAD], address[kind == Kind.STORE]
     nodes = query_nodes(program.process.pid, np.unique(address & ~np.uint64(4095)))
-    latency = column(batches, "weight_ns", index)[kind == Kind.LOAD]
+    latency = column(batches, "latency_ns", index)[kind == Kind.LOAD]
     return {
         "rows": len(address),
         "loads_in_place": share_within(loads, program.loads, program.size),

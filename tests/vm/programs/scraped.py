@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a real Prometheus in the guest, scraping the daemon, answers."""
 
 from __future__ import annotations
@@ -6,8 +7,7 @@ import math
 import time
 from typing import Any
 
-from bench.monitoring.grafana import panels
-from bench.monitoring.prometheus import Prometheus
+from bench.monitoring.prometheus import Prometheus, panels
 
 PATIENCE_S = 400
 INTERVAL_S = 15

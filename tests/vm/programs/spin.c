@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Computes without an access to memory: spin TURNS. */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # The guest's first process: becomes systemd, with the journal and nothing else of what the host's
 # file system would have it start. What is removed here is removed in the guest's overlay alone.
 set -e

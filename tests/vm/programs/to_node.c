@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Touches pages, moves them to a node in one call of move_pages(2), and prints how many are there.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Admin commands in the guest: drain, pin and pause of a real program, and memory hot-plug.
 
 The daemon runs as its service does, another user with the unit's capabilities; memory has one
@@ -18,12 +19,11 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.preset import load
-from hmd.emulate.preset_overrides import with_nodes
-from hmd.emulate.virtual_machine.boot import Machine
-from hmd.emulate.virtual_machine.guest_agent import Job
-from hmd.emulate.virtual_machine.kernel_cache import warm_kernels
-from hmd.errors import Exit
+from hmd.base.errors import Exit
+from hmd.emulate.preset import load, with_nodes
+from hmd.emulate.vm.boot import Machine
+from hmd.emulate.vm.guest import Job
+from hmd.emulate.vm.images import warm_kernels
 from tests.vm.conftest import CHECKOUT, PROGRAMS, environment
 
 pytestmark = pytest.mark.timeout(1800)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The scale gate: neighbours of every size cost the daemon a bounded part of a CPU and of memory.
 
 The real service with the sampler ``faults``. Costs are CPU time of the daemon, so that a busy host
@@ -9,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from bench.hostile.scale_cases import CASES, NeighbourCase, NeighbourCost, compiled, measure
-from hmd.decide.registry import warm_apart
+from hmd.policy.registry import warm_apart
 
 FORKS, SEGMENT = "10,000 idle forks", "200 on one 1 GiB memfd"
 GATED = (
@@ -22,7 +23,7 @@ GATED = (
 )
 """What the daemon does for a process depends on its memory, not on its threads or mappings."""
 SECONDS = 60.0
-"""The budget permits a burst at the start: over a minute, it keeps to its bound (cpu_budget.py)."""
+"""The budget permits a burst at the start: over a minute, it keeps to its bound (budget.py)."""
 WORST_TICK_S = 2.0
 STOP_S = 2.0
 CPU_OVER_QUOTA = 2.0

@@ -1,14 +1,14 @@
+# SPDX-License-Identifier: MIT
 import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.suite.input_generators import generator
-from bench.suite.inputs import missing_packages, prepare
+from bench.suite.inputs import generator, missing_packages, prepare
 from bench.suite.program import SuiteProgram, load_program, parse
-from hmd.emulate.virtual_machine.guest_command import BASE_ENVIRONMENT
-from hmd.errors import ConfigError, MissingError
+from hmd.base.errors import ConfigError, MissingError
+from hmd.emulate.vm.guest import BASE_ENVIRONMENT
 
 SMALL: dict[str, dict[str, Any]] = {
     "linear_data": {"rows": 50, "features": 1000, "per_row": 10, "seed": 1},

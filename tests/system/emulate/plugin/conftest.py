@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plugin's parts that need no QEMU, compiled for these tests: rings, sampling, pacing, ….
 
 Sampling asks QEMU for a register and the model for counters: here it is given a test's.
@@ -16,10 +17,9 @@ from typing import Any
 import pytest
 from cffi import FFI
 
-from hmd.emulate.model_params import packed
 from hmd.emulate.preset import load
-from hmd.emulate.timing_params import timing_params
-from hmd.machine.plugin_memory import SharedMemory
+from hmd.emulate.timing_params import packed, timing_params
+from hmd.linux.emulator_memory import SharedMemory
 
 EMULATE = Path(__file__).parents[4] / "hmd/emulate"
 
@@ -28,7 +28,7 @@ struct perf_ring_page { uint64_t data_head, data_tail, data_offset, data_size; .
 enum pebs_event { PEBS_LOAD, PEBS_STORE };
 enum pebs_source { PEBS_MEMORY, PEBS_FILL_BUFFER, PEBS_L1_HIT, PEBS_L1_MISS };
 struct pebs_sample {
-    uint64_t ip, time_ns, address, period, instructions, weight_ns, physical;
+    uint64_t ip, time_ns, address, period, instructions, latency_ns, physical;
     uint32_t address_space, cpu;
     enum pebs_event event;
     enum pebs_source source;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What conftest.py compiles with the plugin's files: a test's machine in place of QEMU's. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plugin's arguments: valid ones are parsed, invalid ones reported in one line."""
 
 from __future__ import annotations

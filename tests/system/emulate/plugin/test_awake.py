@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The time in which at least one watched vCPU is awake, by their own clocks."""
 
 from __future__ import annotations

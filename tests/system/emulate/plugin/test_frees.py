@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """System calls by which a program gives memory back, as the plugin reads and records them."""
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.recordings.miss_stream import MissFlag
-from hmd.emulate.recordings.plugin_miss_log import RECORD
+from hmd.emulate.recordings.misses import MissFlag
+from hmd.emulate.recordings.recorder import RECORD
 
 PAGE = 4096
 USER_PAGES = (1 << 47) // PAGE

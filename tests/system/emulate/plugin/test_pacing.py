@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pacing: the host's clock never lags behind the dilated modelled clock.
 
 Only bounds that a busy host cannot break are asserted.

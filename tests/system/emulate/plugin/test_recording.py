@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The recording of misses, next to a guest that writes every word of the header that it can."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The emulated PMU's ring, written by the plugin's code and read by the daemon's."""
 
 from __future__ import annotations
@@ -52,24 +53,24 @@ def test_ring_writer_sample_has_every_field(parts: Any) -> None:
         time_ns=55,
         period=101,
         instructions=1 << 40,
-        weight_ns=305,
+        latency_ns=305,
         physical=0x2345_6000,
         address_space=0xABCDE,
         cpu=3,
         event=parts.lib.PEBS_STORE,
     )
     assert pair.read() == [0x7F00_1234]
-    row = {name: getattr(pair.columns, name)[0] for name in ("time_ns", "period", "weight")}
-    assert row == {"time_ns": 55, "period": 101, "weight": 305}
+    row = {name: getattr(pair.columns, name)[0] for name in ("time_ns", "period", "latency")}
+    assert row == {"time_ns": 55, "period": 101, "latency": 305}
     assert pair.columns.physical[0] == 0x2345_6000
     assert pair.columns.instructions[0] == 1 << 40
-    assert (pair.columns.pid[0], pair.columns.tid[0]) == (0xABCDE, 0)
+    assert (pair.columns.pid[0], pair.columns.thread[0]) == (0xABCDE, 0)
     assert (pair.columns.cpu[0], pair.columns.kind[0]) == (3, Kind.STORE)
 
 
 def test_ring_writer_record_has_the_kernel_layout(parts: Any) -> None:
     pair = Pair(parts, 4096)
-    numbers = {"ip": 1, "time_ns": 2, "period": 3, "instructions": 9, "weight_ns": 4}
+    numbers = {"ip": 1, "time_ns": 2, "period": 3, "instructions": 9, "latency_ns": 4}
     pair.write(7, **numbers, physical=5, address_space=6, cpu=8)
     written = bytes(pair.memory[HEADER_BYTES : HEADER_BYTES + RECORD])
     # PERF_RECORD_SAMPLE, PERF_RECORD_MISC_USER | PERF_RECORD_MISC_EXACT_IP; the fields by the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which accesses the emulated PMU samples, and by which counter."""
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def test_pmu_pair_records_of_one_access_are_equal(pmu: Pmu) -> None:
         "instructions": 1 << 33,
         "time_ns": 7000,
         "pid": 0x123456,
-        "weight": 305,
+        "latency": 305,
         "cpu": 0,
         "physical": ~128 & (1 << 64) - 1,
     }

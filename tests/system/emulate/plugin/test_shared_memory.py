@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The shared memory: laid out by the plugin's code, read and controlled from Python."""
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hmd.errors import MissingError
-from hmd.machine.plugin_memory import SharedMemory, find_device
+from hmd.base.errors import MissingError
+from hmd.linux.emulator_memory import SharedMemory, find_device
 
 MIB = 1 << 20
 

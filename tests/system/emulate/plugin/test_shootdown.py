@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the plugin recognises of a TLB shootdown: instructions that flush, and interrupts sent."""
 
 from __future__ import annotations

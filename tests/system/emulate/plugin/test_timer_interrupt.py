@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Timer interrupts: where they begin and end, and that their instructions are not charged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The plugin's translation cache compared with a complete table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """bench/compare/campaign.py: which cases a boot has, and what stops them."""
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import pytest
 from bench.compare import campaign
 from bench.compare.comparison_case import ComparisonCase
 from bench.suite.program import SuiteProgram
-from hmd.emulate.virtual_machine.guest_command import Command
-from hmd.errors import ConfigError, HmdError
+from hmd.base.errors import ConfigError, HmdError
+from hmd.emulate.vm.guest import Command
 
 CASES = [ComparisonCase.parse(f"{name}:1:2:first-touch") for name in ("cg", "pagerank", "index")]
 

@@ -1,12 +1,18 @@
+# SPDX-License-Identifier: MIT
 """Results of cases, converted to rows and back."""
 
 from __future__ import annotations
 
 import json
 
-from bench.compare.case_result import CaseResult, median_run, results, rows
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.comparison_trial import ComparisonTrial
+from bench.compare.comparison_case import (
+    CaseResult,
+    ComparisonCase,
+    ComparisonTrial,
+    median_run,
+    results,
+    rows,
+)
 
 FOUND = {
     ComparisonCase.parse("sat:1:8:damon"): CaseResult(

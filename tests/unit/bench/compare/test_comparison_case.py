@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Comparison cases as text, and the size of their fast memory."""
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import pytest
 from bench.compare.comparison_case import RATIOS, SWEPT, THP, ComparisonCase
 from bench.compare.policies import LARGE, PROGRAMS, every_case
 from bench.compare.systems import DAMON, HMD_DEFAULT, PEERS, cases_of, system_named, systems
-from hmd.errors import ConfigError
+from hmd.base.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tables of the comparison: both clocks, ranges of runs, classes, the host's part."""
 
 from __future__ import annotations
@@ -6,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.compare.comparison_tables import (
+from bench.compare.tables import (
     classes,
     contention,
     huge_paged,

@@ -1,12 +1,12 @@
+# SPDX-License-Identifier: MIT
 """The figures of a comparison, from cases with simple expected values."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.comparison_trial import ComparisonTrial
-from bench.compare.figures import (
+from bench.compare.comparison_case import ComparisonCase, ComparisonTrial
+from bench.compare.tables import (
     GUEST,
     MODELLED,
     Figures,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The daemon's configuration in the comparison, and the sampling period of its simulation."""
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.compare.comparison_trial import ComparisonTrial
-from bench.compare.guest_daemon import EXPERIMENT_PERIOD, PACE, Pace, configuration
+from bench.compare.comparison_case import ComparisonTrial
+from bench.compare.guest_services import EXPERIMENT_PERIOD, PACE, Pace, configuration
 from bench.compare.simulations import mean_period
 from bench.compare.systems import systems
 from hmd.config.load import loads

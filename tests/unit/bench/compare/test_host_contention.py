@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Waits of an emulated CPU's thread, from a process that has threads named as QEMU's."""
 
 from __future__ import annotations
@@ -6,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.host_contention import HostContention, HostWait
-from hmd.errors import MissingError
+from bench.compare.testbed import HostContention, HostWait
+from hmd.base.errors import MissingError
 
 
 @pytest.fixture

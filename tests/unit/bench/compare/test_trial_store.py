@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Stored trials: read back run by run, and apart from those of other digests."""
 
 from __future__ import annotations
@@ -7,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare.case_result import CaseResult
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.comparison_trial import ComparisonTrial
-from bench.compare.trial_store import TrialStore
+from bench.compare.campaign import TrialStore
+from bench.compare.comparison_case import CaseResult, ComparisonCase, ComparisonTrial
 
 CASE = ComparisonCase.parse("updates_moving:1:8:hmd:histogram")
 RUNS = tuple(ComparisonTrial(s, 60 * s, 4096, 0, 0.5, 8192, 0) for s in (1.9, 1.2, 1.5))

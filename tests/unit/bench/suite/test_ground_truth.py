@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Digests of recordings: they depend on code and inputs, and not on comments."""
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def test_code_of_comment_changed_same_digest_code_changed_other(
     ("program", "files"),
     [
         ("updates_scattered", {"updates.c", "common.h"}),
-        ("redis", {"redis_load.c", "common.h", "input_generators.py"}),
-        ("pagerank", {"pagerank.py", "input_generators.py"}),
-        ("align", {"input_generators.py"}),
+        ("redis", {"redis_load.c", "common.h", "inputs.py"}),
+        ("pagerank", {"pagerank.py", "inputs.py"}),
+        ("align", {"inputs.py"}),
         ("btree", set()),
     ],
 )

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from bench.suite.input_generators import generator
+from bench.suite.inputs import generator
 from bench.suite.program import (
     MemoryClass,
     SuiteProgram,
@@ -13,7 +14,7 @@ from bench.suite.program import (
     program_names,
     programs_folder,
 )
-from hmd.errors import ConfigError
+from hmd.base.errors import ConfigError
 
 CHECKOUT = Path(__file__).parents[4]
 GOOD = """\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Traces of exported graphs, next to recorded steps; skipped where PyTorch is not installed."""
 
 from __future__ import annotations
@@ -8,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hmd.base.errors import Exit
 from hmd.cli.main import main
-from hmd.errors import Exit
-from hmd.tensors.tensor_trace import TensorKind, TensorTrace
-from hmd.tensors.tensor_trace_file import read_trace
+from hmd.tensors.trace import TensorKind, TensorTrace, read_trace
 
 if find_spec("torch") is None:
     pytest.skip("no PyTorch", allow_module_level=True)

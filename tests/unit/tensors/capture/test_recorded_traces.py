@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The traces that were recorded from bench/tensors/training_steps; PyTorch is not needed here."""
 
 from __future__ import annotations
@@ -7,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.tensors.memory_system import load_system
+from hmd.tensors.lifetimes import vitality
+from hmd.tensors.memory_system import STRICT, load_system
 from hmd.tensors.planner import PLANNERS, StepProblem
-from hmd.tensors.pricing_rules import STRICT
-from hmd.tensors.tensor_trace import READ, WRITE, TensorKind, TensorTrace
-from hmd.tensors.tensor_trace_file import read_trace
-from hmd.tensors.vitality import vitality
+from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace, read_trace
 
 FOLDER = Path(__file__).parents[4] / "bench/tensors/training_steps"
 NAMES = ("mlp_mixer", "recurrent_network", "residual_network", "transformer_decoder")

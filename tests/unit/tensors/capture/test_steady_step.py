@@ -1,16 +1,17 @@
+# SPDX-License-Identifier: MIT
 from __future__ import annotations
 
 import pytest
 
-from hmd.tensors.capture.operation_log import (
+from hmd.tensors.capture.step_log import (
     Operation,
     StepLog,
     StepPhase,
     StorageFacts,
     StorageUse,
+    steady_trace,
 )
-from hmd.tensors.capture.steady_step import steady_trace
-from hmd.tensors.tensor_trace import READ, WRITE, TensorKind, TensorTrace, TensorTraceError
+from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace, TensorTraceError
 
 WEIGHTS, DATA, HIDDEN, GRADIENTS, SPARE, REMOTE = range(6)
 

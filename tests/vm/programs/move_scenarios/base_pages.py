@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Scenarios of base pages: to the other node and back, a dry run, absent pages, code."""
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hmd.machine.pages import move_pages
-from hmd.machine.pages.mappings import read_mappings
+from hmd.linux import page_calls
+from hmd.linux.mappings import read_mappings
 from hmd.migrate import MoveStatus
 from tests.vm.programs.move_scenarios.moves import mover, names, names_of_nodes, plan_of, raw
 from tests.vm.programs.move_scenarios.target import MIB, PAGE, Target, checked, libc
@@ -60,7 +61,7 @@ def code() -> dict[str, Any]:
         assert mappings is not None
         row = int(np.flatnonzero(mappings.executable_file)[0])
         rows = np.arange(mappings.start[row], mappings.end[row], PAGE, dtype=np.uint64)
-        before = move_pages.query_nodes(target.pid, rows)
+        before = page_calls.query_nodes(target.pid, rows)
         outcome = mover(move_shared=True).apply(plan_of(target, 1, rows))
-        after = move_pages.query_nodes(target.pid, rows)
+        after = page_calls.query_nodes(target.pid, rows)
         return {"status": names(outcome.status), "stayed": (before == after).all().item()}

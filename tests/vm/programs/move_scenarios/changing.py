@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Scenarios of processes that exit, fork or execute while their pages move."""
 
 from __future__ import annotations
@@ -7,9 +8,9 @@ import subprocess
 import sys
 from typing import Any
 
-from hmd.machine.pages import move_pages
-from hmd.machine.pages.mappings import read_mappings
-from hmd.machine.process_id import identify
+from hmd.linux import page_calls
+from hmd.linux.mappings import read_mappings
+from hmd.linux.procfs import identify
 from hmd.migrate import Mover, MoverSettings
 from hmd.migrate.process_plans import ProcessPlans
 from tests.vm.programs.move_scenarios.moves import mover, names, plan_of, raw
@@ -41,7 +42,7 @@ def exits_in_the_middle() -> dict[str, Any]:
             made = 0
 
             class Calls:
-                query_nodes = staticmethod(move_pages.query_nodes)
+                query_nodes = staticmethod(page_calls.query_nodes)
 
                 @staticmethod
                 def move_pages(*args: Any, target: Target = target, dies_at: int = dies_at) -> Any:
@@ -49,9 +50,9 @@ def exits_in_the_middle() -> dict[str, Any]:
                     if made == dies_at:
                         target.kill()
                     made += 1
-                    return move_pages.move_pages(*args)
+                    return page_calls.move_pages(*args)
 
-            settings = MoverSettings(rate_bytes_per_s=None, most_batch_pages=256)
+            settings = MoverSettings(rate_bytes_per_s=None, max_batch_pages=256)
             outcome = Mover(settings, calls=Calls()).apply(plan_of(target, 1))
             found[str(dies_at)] = names(outcome.status)
     return found

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``hmd migrate`` in this process, and the scenario of its options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Scenarios of pages that the kernel holds in place: pinned, or mapped by other processes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Scenarios of huge pages, huge pages that were split, and folios of 64 KiB."""
 
 from __future__ import annotations
@@ -7,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hmd.machine.pages import move_pages
-from hmd.machine.pages.huge_pages import read_huge_pages
-from hmd.machine.pages.mappings import read_mappings
+from hmd.linux import page_calls
+from hmd.linux.huge_pages import read_huge_pages
+from hmd.linux.mappings import read_mappings
 from tests.vm.programs.move_scenarios.moves import mover, names, names_of_nodes, plan_of, raw
 from tests.vm.programs.move_scenarios.target import BLOCK, MIB, PAGE, Target
 
@@ -21,7 +22,7 @@ def huge_pages() -> dict[str, Any]:
         found: dict[str, Any] = {"huge_before": huge_in(target)}
         found["raw"] = raw(target.pid, [int(blocks[0]), int(blocks[0]) + PAGE], 1)
         found["along"] = (
-            move_pages.query_nodes(target.pid, target.addresses[:512]).tolist() == [1] * 512
+            page_calls.query_nodes(target.pid, target.addresses[:512]).tolist() == [1] * 512
         )
         outcome = mover().apply(plan_of(target, 1, blocks[1:], size=512))
         found["status"] = names(outcome.status)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Moves of a target's pages, by the mover and by move_pages(2)."""
 
 from __future__ import annotations
@@ -7,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hmd.decide.plan import Plan
-from hmd.machine.pages import move_pages
+from hmd.linux import page_calls
 from hmd.migrate import Mover, MoverSettings, MoveStatus
+from hmd.policy.plan import Plan
 from tests.vm.programs.move_scenarios.target import Target
 
 
@@ -44,8 +45,8 @@ def names_of_nodes(target: Target) -> dict[str, int]:
 
 
 def raw(pid: int, addresses: Sequence[int], node: int,
-        flags: move_pages.MoveFlags = move_pages.MoveFlags.MOVE) -> dict[str, Any]:  # fmt: skip
+        flags: page_calls.MoveFlags = page_calls.MoveFlags.MOVE) -> dict[str, Any]:  # fmt: skip
     column = np.array(addresses, np.uint64)
-    result, status = move_pages.move_pages(pid, column, np.full(len(column), node, np.int32), flags)
-    answers = [None if s == move_pages.UNTOUCHED else s for s in status.tolist()]
+    result, status = page_calls.move_pages(pid, column, np.full(len(column), node, np.int32), flags)
+    answers = [None if s == page_calls.UNTOUCHED else s for s in status.tolist()]
     return {"result": result, "status": answers}

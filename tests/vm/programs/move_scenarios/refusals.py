@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Scenarios of moves that the kernel refuses: to a full or offline node, or not permitted."""
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from hmd.decide.plan import Plan
-from hmd.machine.pages import move_pages
-from hmd.machine.process_id import identify
+from hmd.linux import page_calls
+from hmd.linux.procfs import identify
+from hmd.policy.plan import Plan
 from tests.vm.programs.move_scenarios.command_line import command
 from tests.vm.programs.move_scenarios.moves import mover, names, plan_of, raw
 from tests.vm.programs.move_scenarios.target import MIB, PAGE, Target
@@ -108,7 +109,7 @@ def permission() -> dict[str, Any]:
             found = {
                 "status": names(mover().apply(plan).status),
                 "raw": raw(target.pid, plan.address[:2].tolist(), 1)["result"],
-                "own_all": raw(os.getpid(), [PAGE], 1, move_pages.MoveFlags.MOVE_ALL)["result"],
+                "own_all": raw(os.getpid(), [PAGE], 1, page_calls.MoveFlags.MOVE_ALL)["result"],
             }
             os.write(write, json.dumps(found).encode())
             os._exit(0)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A child process with memory on a node of choice, whose pages a scenario moves."""
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hmd.machine.pages import move_pages
-from hmd.machine.process_id import identify
+from hmd.linux import page_calls
+from hmd.linux.procfs import identify
 
 PAGE, BLOCK = 4096, 2 << 20
 MIB = 1 << 20
@@ -133,7 +134,7 @@ class Target:
 
     @property
     def nodes(self) -> np.ndarray:
-        return move_pages.query_nodes(self.pid, self.addresses)
+        return page_calls.query_nodes(self.pid, self.addresses)
 
     def kill(self) -> None:
         """Kill it and what it has forked."""

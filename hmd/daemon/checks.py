@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: MIT
+"""Comparison of a valid configuration with this machine, for ``hmd config check`` and the daemon.
+
+A configuration may be right and still not fit the machine it is checked on: a user of a directory
+service that is not reachable yet, memory that is not online yet, a sampler that the kernel lacks.
+``machine_warnings`` lists what the daemon starts with and logs, ``start_failures`` what would make
+``hmd run`` exit, and ``start_warnings`` what limits hmd on this machine. Costs a few reads, and
+opening a sampler where one is named.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmd.base.errors import ConfigError, Severity
+from hmd.config import Config
+from hmd.config.load import dotted
+from hmd.daemon import settings
+from hmd.daemon.stages import Stages
+from hmd.linux.checks import competing_findings
+from hmd.linux.procfs import PROC
+from hmd.linux.targets import user_id
+from hmd.linux.topology import Topology, override_problem, tier_warning
+from hmd.policy import registry
+from hmd.policy.settings import FILE
+from hmd.sample.selection import check_availability
+
+_REGEX_SIGNS = re.compile(r"\^|\$|\\|\.\*|\.\+|\|")
+"""What a regular expression has and a shell pattern for a path hardly ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigWarning:
+    """One line about a setting; ``path`` is its key path, as in ("targets", 0, "user")."""
+
+    path: tuple[str | int, ...]
+    text: str
+
+
+def machine_warnings(config: Config, topology: Topology) -> list[ConfigWarning]:
+    """Return what the daemon starts with nevertheless: unknown users, tiers, removed keys."""
+    return [*_tiers(config, topology), *_targets(config), *_removed(config)]
+
+
+def start_failures(
+    config: Config, proc: Path = PROC, sysfs: Path = Path("/sys")
+) -> list[ConfigWarning]:
+    """Return why ``hmd run`` by this user would exit: sampler, weights, metrics, socket folder."""
+    found = (_sampler(config, proc, sysfs), _weights(config), _metrics(config), _socket(config))
+    return [failure for failure in found if failure is not None]
+
+
+def _tiers(config: Config, topology: Topology) -> Iterator[ConfigWarning]:
+    override = config.machine.tiers
+    problem = override_problem(override, [n.id for n in topology.nodes]) if override else None
+    if problem:
+        text = f"{problem}; hmd leaves out nodes without memory and ranks unnamed ones last"
+        yield ConfigWarning(("machine", "tiers"), text.removeprefix("tiers: "))
+
+
+def _targets(config: Config) -> Iterator[ConfigWarning]:
+    for index, target in enumerate(config.targets):
+        if target.user is not None and user_id(target.user) is None:
+            yield ConfigWarning(
+                ("targets", index, "user"),
+                f"no user {target.user!r} on this machine; the target matches no process until"
+                " it is known (hmd looks it up again every 30 seconds)",
+            )
+        if target.exe is not None and _REGEX_SIGNS.search(target.exe):
+            yield ConfigWarning(
+                ("targets", index, "exe"),
+                f"{target.exe!r} looks like a regular expression; exe is a shell pattern, as in"
+                " redis-* or /opt/redis/*",
+            )
+
+
+def _removed(config: Config) -> Iterator[ConfigWarning]:
+    if "guard" in config.decide.model_fields_set:
+        yield ConfigWarning(("decide", "guard"), "no effect; version 0.2 will refuse this key")
+
+
+def _sampler(config: Config, proc: Path, sysfs: Path) -> ConfigWarning | None:
+    name = config.sample.sampler
+    if name == "auto":
+        return None  # page faults work everywhere
+    found = check_availability(name, settings.sample_settings(config), proc, sysfs)
+    return None if found.works else ConfigWarning(("sample", "sampler"), found.detail)
+
+
+def _weights(config: Config) -> ConfigWarning | None:
+    """Return why the configured policy cannot be made: settings that name an unusable file."""
+    section, chosen = config.decide.policy, config.decide.policy_settings()
+    files = [s.name for s in registry.info(section).settings if s.unit.name == FILE.name]
+    if not any(getattr(chosen, name) for name in files):
+        return None
+    try:
+        settings.policy(config)
+    except ConfigError as error:
+        return ConfigWarning(("decide", section, files[0]), str(error))
+    return None
+
+
+def _metrics(config: Config) -> ConfigWarning | None:
+    if config.observe.metrics == "off":
+        return None
+    host = config.observe.metrics.rpartition(":")[0].strip("[]")
+    try:
+        # Any free port: the configured one may be that of the running daemon.
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        text = f"{host!r} is not an address of this machine: {reason}"
+        return ConfigWarning(("observe", "metrics"), text)
+    return None
+
+
+def _socket(config: Config) -> ConfigWarning | None:
+    parent = config.observe.socket.parent.parent
+    if parent.is_dir():
+        return None
+    return ConfigWarning(
+        ("observe", "socket"), f"there is no folder {parent}; hmd creates only the last one"
+    )
+
+
+def start_warnings(stages: Stages, file: str) -> Iterator[str]:
+    """Yield one line per limit; ``file`` is the configuration's name in messages."""
+    sampler, config = stages.sampler, stages.config
+    if not sampler.capabilities.ranks_heat:
+        yield f"{stages.opened.reason}; page faults are a coarse stand-in: hmd doctor"
+    if config.decide.pageout is not None and not sampler.capabilities.sees_reads:
+        why = f"with the sampler {sampler.name} pages in use look idle"
+        yield f"decide.pageout has no effect: {why}"
+    for found in machine_warnings(config, stages.topology):
+        yield f"{dotted(found.path)}{found.text}"
+    warning = tier_warning(stages.topology)
+    if warning:
+        yield warning
+    findings = competing_findings(stages.proc, stages.sysfs)
+    conflicts = [f"{f.name} ({f.action})" for f in findings if f.level is not Severity.OK]
+    if conflicts:
+        yield f"also active on this machine: {'; '.join(conflicts)}; see hmd doctor"
+    if not config.targets:
+        yield f"{file} names no targets: nothing to do until it does"

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""The settings of each stage, from the configuration.
+
+A new setting is a field in :mod:`hmd.config.schema` and, here, its way to the stage that takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.errors import UsageError
+from hmd.config import Config
+from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.settings import HeatSettings
+from hmd.linux.damon import CacheWatch
+from hmd.linux.procfs import ProcessId
+from hmd.linux.targets import SafeRegex, TargetSpec
+from hmd.linux.topology import Topology
+from hmd.metrics.observer import ObservedConfig
+from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
+from hmd.migrate.cache_demotion import CacheSettings
+from hmd.policy import registry
+from hmd.policy.fast_limits import share_limits
+from hmd.policy.plan import FastLimits, Policy
+from hmd.residency.address_spaces import Patterns
+from hmd.residency.sweep import SweepSettings
+from hmd.sample.periods import PeriodSettings
+from hmd.sample.sampler import SampleSettings
+from hmd.tick.budget import BudgetSettings
+
+DETAIL_BYTES = 6 << 10
+"""Memory of a chunk whose pages are counted one by one: 12 bytes for each of 512 pages."""
+
+
+def target_specs(config: Config) -> tuple[TargetSpec, ...]:
+    """Return the targets as the machine room selects them."""
+    return tuple(
+        TargetSpec(
+            name=target.name,
+            pids=target.pid,
+            exe=target.exe,
+            cmdline=target.cmdline,
+            user=target.user,
+            cgroup=target.cgroup,
+            unit=target.unit,
+            min_rss_bytes=target.min_rss,
+            follow_children=target.follow_children,
+        )
+        for target in config.targets
+    )
+
+
+def weights(
+    config: Config, names: Sequence[str]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the weights of processes of these targets: priority, and weight of stores."""
+    by_name = {target.name: target for target in config.targets}
+    common = config.heat.store_weight
+    stores = [by_name[name].store_weight for name in names]
+    return (
+        np.array([by_name[name].priority for name in names], np.float64),
+        np.array([common if own is None else own for own in stores], np.float64),
+    )
+
+
+def fast_limits(config: Config, names: Sequence[str]) -> FastLimits | None:
+    """Return the limits that processes of these targets share, None without any."""
+    row = {target.name: number for number, target in enumerate(config.targets)}
+    amounts = [(target.fast_min, target.fast_max) for target in config.targets]
+    return share_limits(amounts, [row[name] for name in names])
+
+
+def kept_mappings(config: Config, processes: Mapping[ProcessId, str]) -> dict[ProcessId, Patterns]:
+    """Return the patterns of mappings to keep, for each process whose target has any."""
+    patterns = {
+        target.name: tuple(SafeRegex(one) for one in target.keep)
+        for target in config.targets
+        if target.keep
+    }
+    return {process: patterns[name] for process, name in processes.items() if name in patterns}
+
+
+def sample_settings(config: Config) -> SampleSettings:
+    """Return what to sample, and how."""
+    sample = config.sample
+    return SampleSettings(
+        sampler=sample.sampler,
+        period=sample.period,
+        loads=sample.loads,
+        ldlat_cycles=sample.ldlat,
+        stores=sample.stores,
+    )
+
+
+def heat_settings(config: Config) -> HeatSettings:
+    """Return how samples become heat."""
+    heat = config.heat
+    return HeatSettings(
+        cooling_samples=heat.cooling,
+        store_weight=heat.store_weight,
+        max_page_slots=heat.detail // DETAIL_BYTES,
+    )
+
+
+def budget_settings(config: Config) -> BudgetSettings:
+    """Return the CPU quota, and the lengths of ticks that keep it."""
+    return BudgetSettings(config.sample.cpu_quota, config.tick, config.tick_most, config.tick_least)
+
+
+def sweep_settings(config: Config, topology: Topology) -> SweepSettings:
+    """Return how the sweep goes on; all memory of the machine may be shared.
+
+    The CPU budget sets what a step may take.
+    """
+    units = sum(node.total_bytes for node in topology.nodes) // CHUNK_BYTES
+    return SweepSettings(
+        shared_units=max(SweepSettings().shared_units, units), move_shared=config.migrate.move_all
+    )
+
+
+def mover_settings(config: Config) -> MoverSettings:
+    """Return how pages move: at the rate of one tick, in the time of two."""
+    migrate = config.migrate
+    return MoverSettings(
+        rate_bytes_per_s=migrate.rate,
+        burst_s=config.tick,
+        call_target_s=migrate.batch,
+        apply_limit_s=APPLY_TICKS * config.tick,
+        move_shared=migrate.move_all,
+        dry_run=migrate.dry_run,
+    )
+
+
+def cache_settings(config: Config) -> CacheSettings | None:
+    """Return which page cache to demote for headroom, None for none: at a quarter of the rate."""
+    migrate = config.migrate
+    if migrate.cache_headroom == 0 or migrate.dry_run:
+        return None
+    watch = CacheWatch(migrate.cache_age, max(1, migrate.rate // 4), config.sample.cpu_quota)
+    return CacheSettings(migrate.cache_headroom, watch)
+
+
+def pageout_settings(config: Config) -> PageoutSettings:
+    """Return how pages are paged out: in half of a tick at most."""
+    return PageoutSettings(limit_s=config.tick / 2, dry_run=config.migrate.dry_run)
+
+
+def period_settings(config: Config) -> PeriodSettings:
+    """Return what controls the sampling period."""
+    return PeriodSettings(quota=config.sample.cpu_quota, overhead=config.sample.overhead)
+
+
+def policy(config: Config) -> Policy:
+    """Return the policy that the configuration names."""
+    decide = config.decide
+    return registry.create(decide.policy, decide.policy_settings())
+
+
+def with_policy(config: Config, name: str | None) -> Config:
+    """Return the configuration with another policy, at its settings for that one; None: as it is.
+
+    Raises ``UsageError`` for an unknown name.
+    """
+    if name is None:
+        return config
+    if name not in registry.names():
+        raise UsageError(f"no policy {name[:80]!r}: there are {', '.join(registry.names())}")
+    decide = config.decide.model_copy(update={"policy": name})
+    return config.model_copy(update={"decide": decide})
+
+
+def observer_setting(config: Config, file: str) -> ObservedConfig:
+    """Return what status and metrics show of the configuration."""
+    return ObservedConfig(
+        config_file=file,
+        dry_run=config.migrate.dry_run,
+        tick_s=config.tick,
+        cpu_quota=config.sample.cpu_quota,
+        overhead=config.sample.overhead,
+        policy=config.decide.policy,
+        targets=tuple(target.name for target in config.targets),
+    )

@@ -1,1 +1,0 @@
-"""What to move: plans, and the policies that make them, one a file."""

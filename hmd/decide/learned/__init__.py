@@ -1,1 +1,0 @@
-"""The parts of the learned policy: features, network, and memories of what returns."""

@@ -1,1 +1,0 @@
-"""The guest: kernel, first process, QEMU, and the commands that run in it."""

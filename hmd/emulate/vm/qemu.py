@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT
+"""The QEMU command line of an emulated machine: a pure function of a preset and descriptors.
+
+Files are inherited descriptors (/proc/self/fd/N), so that a killed launcher leaves no file behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmd.emulate.preset import Preset
+
+# A fast, quiet boot; no watchdog, which would take a slow machine for a hung one.
+KERNEL_PARAMETERS = (
+    "panic=-1",
+    "reboot=t",
+    "mitigations=off",
+    "nokaslr",
+    "tsc=reliable",
+    "nowatchdog",
+    "rcupdate.rcu_cpu_stall_suppress=1",
+    "random.trust_cpu=on",
+    "cryptomgr.notests",
+    "8250.nr_uarts=1",
+    "i8042.noaux",
+    "i8042.nokbd",
+    "console=ttyS0",
+    # The machine is for tiering policies: those that need NUMA balancing enable it.
+    "numa_balancing=disable",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimingPlugin:
+    """The timing model's plugin, its parameters, and the memory it shares with host and guest."""
+
+    plugin: Path
+    shared_fd: int
+    shared_bytes: int
+    params_fd: int
+    dilation: float
+    recording_fd: int | None = None
+    step_ns: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BootFiles:
+    """Files that QEMU opens: the kernel by path, the others by inherited descriptor."""
+
+    kernel: Path
+    initramfs_fd: int
+    agent_fd: int
+    console_fd: int
+    shares: tuple[tuple[str, Path, bool], ...]  # 9p tag, directory, writable
+    model: TimingPlugin | None = None
+    monitor_fd: int | None = None
+    counted_clock: bool = False
+
+
+def command_line(
+    qemu: str,
+    preset: Preset,
+    files: BootFiles,
+    *,
+    verbose: bool,
+    append: Sequence[str] = (),
+    absent: Collection[int] = (),
+) -> list[str]:
+    """Return the whole command line, program first.
+
+    Nodes that are ``absent`` have a memory backend with the id ``ramN``, to be plugged later.
+    """
+    parameters = [*KERNEL_PARAMETERS, "loglevel=7" if verbose else "quiet loglevel=3", *append]
+    words = [
+        qemu,
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-name", "hmd,debug-threads=on"),  # threads of CPUs have names, as in `top -H`
+        *("-machine", "pc,hmat=on,i8042=off,usb=off,vmport=off"),
+        *_accelerator(counted_clock=files.counted_clock),
+        # Five-level paging costs one memory access per TLB miss; no machine of this size needs it.
+        # With fast strings the kernel clears and copies pages by `rep stosb` and `rep movsb`,
+        # which emulation turns into one access per byte; without them it moves words.
+        *("-cpu", "max,la57=off,erms=off,fsrm=off,fsrs=off"),
+        *("-smp", _smp(preset), "-m", _memory(preset, absent)),
+        *("-kernel", str(files.kernel), "-initrd", f"/proc/self/fd/{files.initramfs_fd}"),
+        *("-append", " ".join(parameters)),
+        *("-chardev", f"file,id=console,path=/proc/self/fd/{files.console_fd}"),
+        *("-serial", "chardev:console"),
+        *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={files.agent_fd}"),
+        *("-device", "virtserialport,chardev=agent,name=hmd.agent"),
+        *_numa(preset, absent),
+    ]
+    if files.monitor_fd is not None:
+        words += ["-chardev", f"socket,id=monitor,fd={files.monitor_fd}"]
+        words += ["-mon", "chardev=monitor,mode=control"]
+    for tag, folder, writable in files.shares:
+        words += _share(tag, folder, writable)
+    if files.model is not None:
+        words += _model(files.model)
+    return words
+
+
+def _accelerator(*, counted_clock: bool) -> list[str]:
+    """Return threads and clock: by the host's clock, or one nanosecond per instruction."""
+    if not counted_clock:
+        return ["-accel", "tcg,thread=multi,tb-size=256"]
+    # Counting is exact with one thread for all CPUs only; without sleep, idle time passes at once.
+    return ["-accel", "tcg,thread=single,tb-size=256", "-icount", "shift=0,sleep=off"]
+
+
+def _cores_per_socket(preset: Preset) -> int:
+    """Return CPUs per socket: one socket per node if nodes have equal runs of CPUs, else one."""
+    holders = [node.cpus for node in preset.nodes if node.cpus]
+    count = len(holders[0])
+    alike = all(
+        cpus == tuple(range(position * count, (position + 1) * count))
+        for position, cpus in enumerate(holders)
+    )
+    return count if alike else 1
+
+
+def _smp(preset: Preset) -> str:
+    cores = _cores_per_socket(preset)
+    return f"{preset.cpus},sockets={preset.cpus // cores},cores={cores},threads=1"
+
+
+def _memory(preset: Preset, absent: Collection[int]) -> str:
+    """Return the memory at boot, with slots for memory that is plugged later."""
+    later = sum(preset.nodes[node].size for node in absent)
+    slots = f",slots={len(absent)},maxmem={preset.size_bytes}B" if absent else ""
+    return f"{preset.size_bytes - later}B{slots}"
+
+
+def _numa(preset: Preset, absent: Collection[int]) -> Iterator[str]:
+    """Yield nodes, CPUs, distances and HMAT; latency before bandwidth, as QEMU requires."""
+    initiators = [i for i, node in enumerate(preset.nodes) if node.cpus]
+    for i, node in enumerate(preset.nodes):
+        yield from ("-object", f"memory-backend-ram,id=ram{i},size={node.size}B")
+        near = i if node.cpus else min(initiators, key=lambda k: preset.distance(k, i))
+        memory = "" if i in absent else f",memdev=ram{i}"
+        yield from ("-numa", f"node,nodeid={i}{memory},initiator={near}")
+    cores = _cores_per_socket(preset)
+    for i, node in enumerate(preset.nodes):
+        for cpu in node.cpus:
+            place = f"socket-id={cpu // cores},core-id={cpu % cores}"
+            yield from ("-numa", f"cpu,node-id={i},{place}")
+    for i in range(len(preset.nodes)):
+        for j in range(len(preset.nodes)):
+            yield from ("-numa", f"dist,src={i},dst={j},val={preset.distance(i, j)}")
+    step = _bandwidth_step(preset)
+    for initiator in initiators:
+        for target, node in enumerate(preset.nodes):
+            pair = f"hmat-lb,initiator={initiator},target={target},hierarchy=memory"
+            for way, latency in (("read", node.read_latency_ns), ("write", node.write_latency_ns)):
+                yield from ("-numa", f"{pair},data-type={way}-latency,latency={round(latency)}")
+            for way, speed in (
+                ("read", node.read_bandwidth_gbps),
+                ("write", node.write_bandwidth_gbps),
+            ):
+                # The kernel shows the table's MiB/s as MB/s, so the entries are MB/s.
+                megabytes = round(speed * 1000 / step) * step
+                yield from ("-numa", f"{pair},data-type={way}-bandwidth,bandwidth={megabytes}M")
+
+
+def _bandwidth_step(preset: Preset) -> int:
+    """Return the unit of HMAT's bandwidths in MB/s: an entry has 16 bits."""
+    peak = max(max(n.read_bandwidth_gbps, n.write_bandwidth_gbps) for n in preset.nodes) * 1000
+    step = 1
+    while peak / step > 65000:
+        step *= 2
+    return step
+
+
+def _share(tag: str, folder: Path, writable: bool) -> list[str]:
+    read_only = "" if writable else ",readonly=on"
+    path = str(folder).replace(",", ",,")
+    return [
+        "-fsdev",
+        f"local,id={tag},path={path},security_model=passthrough,multidevs=remap{read_only}",
+        "-device",
+        f"virtio-9p-pci,fsdev={tag},mount_tag={tag}",
+    ]
+
+
+def _model(model: TimingPlugin) -> list[str]:
+    shared, params = f"/proc/self/fd/{model.shared_fd}", f"/proc/self/fd/{model.params_fd}"
+    plugin = str(model.plugin).replace(",", ",,")
+    optional = f",step={model.step_ns:g}" if model.step_ns else ""
+    if model.recording_fd is not None:
+        optional += f",recording=/proc/self/fd/{model.recording_fd}"
+    return [
+        "-object",
+        f"memory-backend-file,id=shared,share=on,mem-path={shared},size={model.shared_bytes}B",
+        "-device",
+        "ivshmem-plain,memdev=shared",
+        "-plugin",
+        f"{plugin},shared={shared},params={params},dilation={model.dilation:g}{optional}",
+    ]

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: MIT
+"""hmd's estimator: the runtime of a program under any placement of its pages, from two runs.
+
+The model reproduces both runs exactly. In between, the time that a window gains from the fast tier
+has two parts.
+
+Waits for memory are proportional to the waits that slow misses begin (:mod:`hmd.estimate.overlap`),
+times the slow tier's latency under the load of the layout: as measured for all-slow, idle without
+load, and rising with the ``load_power`` of the load in between.
+
+Queues of streams (prefetched lines, stores) appear if concurrent streams demand more than the slow
+tier's bandwidth: if all of ``streams`` pages in flight are slow, or the slow tier's share of the
+traffic alone takes longer than the window. A write takes as long as its bandwidth is lower than
+that of reads. Waits for room on the way to memory show in no sample; but a tier cannot be faster
+than its peak bandwidths, so that what a slow run takes beyond the fast one is queues at least as
+far as its traffic takes longer than the fast run.
+
+The defaults of ``Coefficients`` are fitted to the suite's programs; ``make bench-estimator``
+cross-validates them, leaving one program out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.units import LINE_BYTES
+from hmd.estimate.cost import ModelNumbers, PairColumns, WindowFigures, add_slow, price_windows
+from hmd.estimate.layout import Layout
+from hmd.estimate.overlap import (
+    CHANCES,
+    CLASSES,
+    IN_FLIGHT,
+    Overlap,
+    Pairs,
+    classify_pages,
+    fit_neighbours,
+    fit_overlap_to_times,
+    simulate_core,
+)
+from hmd.estimate.runs import AlignedRun, AlignedRuns
+from hmd.estimate.samples import AccessClass
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A predicted run: ``runtime_ns``, and by window ``window_ns``, shape ``(windows,)``."""
+
+    runtime_ns: float
+    window_ns: Floats
+
+
+class SampleSelection(StrEnum):
+    """The run whose samples give a page's accesses; if the fast run has none, the slow one.
+
+    Both give most samples. Layouts made from one run's samples are priced with the other's: the
+    hottest pages of one set of samples are so partly by chance.
+    """
+
+    BOTH = "both"
+    SLOW = "slow"
+    FAST = "fast"
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Fitted coefficients.
+
+    ``load_power`` is the exponent of the slow tier's latency in its load, ``streams`` the number of
+    concurrent streams.
+    """
+
+    load_power: float = 1.5
+    streams: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Parts of the model; each can be left out to measure its effect."""
+
+    overlap: bool = True
+    correlation: bool = True
+    structures: bool = True
+    core: bool = True
+    load: bool = True
+    streams: bool = True
+    rows: SampleSelection = SampleSelection.BOTH
+
+
+@dataclass(frozen=True, slots=True)
+class SlowMass:
+    """Accesses to slow memory under a layout.
+
+    ``cells``: accesses by cell (:mod:`hmd.estimate.cost`). ``pair_a`` and ``pair_b``, ``(pairs,)``:
+    the slow share of the pages of a pair's members in its window.
+    """
+
+    cells: Floats
+    pair_a: npt.NDArray[np.float32]
+    pair_b: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeModel:
+    """A program's two runs, ready to price layouts.
+
+    Rows, of shape ``(rows,)``: ``accesses`` to a ``page``, from ``samples`` samples, in order of
+    cell; ``begin``, ``(cells + 1,)``, is the first row of each cell, ``total`` the sum of their
+    accesses.
+    """
+
+    page: npt.NDArray[np.int32]
+    accesses: npt.NDArray[np.float32]
+    samples: npt.NDArray[np.int32]
+    begin: npt.NDArray[np.uint64]
+    pages: int
+    total: Floats
+    figures: WindowFigures
+    pairs: Pairs
+    numbers: ModelNumbers
+
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return len(self.figures.slow_ns)
+
+    def slow_mass(self, slow: npt.NDArray[np.float32]) -> SlowMass:
+        """Return the slow accesses for the slow share of each page, ``(pages,)``."""
+        cells = np.zeros(len(self.total))
+        add_slow(self.page, self.accesses, self.begin, slow, 0, len(cells), cells)
+        return SlowMass(cells, slow[self.pairs.page_a], slow[self.pairs.page_b])
+
+    def estimate(self, layout: Layout) -> Estimate:
+        """Return the run with the pages of ``layout`` (True) in fast memory."""
+        return self.price(self.slow_mass((~layout).astype(np.float32)))
+
+    def price(self, mass: SlowMass) -> Estimate:
+        """Return the run with these accesses slow."""
+        window_ns, pairs = np.empty(self.windows), self.pairs
+        columns = PairColumns(pairs.window, pairs.class_a, pairs.class_b, mass.pair_a, mass.pair_b)
+        price_windows(mass.cells, self.total, self.figures, columns, self.numbers, window_ns)
+        return Estimate(float(window_ns.sum()), window_ns)
+
+
+def sum_cells(
+    page: npt.NDArray[np.int32],
+    accesses: npt.NDArray[np.float32],
+    begin: npt.NDArray[np.uint64],
+    pages: int,
+) -> Floats:
+    """Return accesses by cell, added up as a layout's are: all slow is all, to the last bit."""
+    total = np.zeros(len(begin) - 1)
+    add_slow(page, accesses, begin, np.ones(pages, np.float32), 0, len(total), total)
+    return total
+
+
+def build_model(
+    runs: AlignedRuns, coefficients: Coefficients | None = None, terms: Terms | None = None
+) -> RuntimeModel:
+    """Return the model of a program from its two recorded runs."""
+    coefficients, terms = coefficients or Coefficients(), terms or Terms()
+    selected = {
+        SampleSelection.BOTH: (runs.slow, runs.fast),
+        SampleSelection.SLOW: (runs.slow,),
+        SampleSelection.FAST: (runs.fast,),
+    }[terms.rows]
+    used = [run for run in selected if len(run.page)] or [runs.slow]
+    rows = _rows_by_cell(used, runs.windows, len(runs.pages), structures=terms.structures)
+    pairs = _pairs(used, rows.of_page)
+    longer = np.maximum(runs.slow.ns - runs.fast.ns, 0.0)
+    gap = np.maximum(runs.slow.latency_ns - runs.fast.latency_ns, 1.0)
+    if not runs.slow.latency_ns.any():
+        # Unknown: no misses overlap.
+        gap = np.maximum(longer / np.maximum(rows.misses.sum(1), 1.0), 1e-9)
+    near = fit_neighbours(pairs, rows.sampled_loads, rows.period)
+    overlap = Overlap(np.zeros(runs.windows), near)
+    waiting, holding, queueing = _causes_of_difference(runs, longer, rows, overlap, gap)
+    waits = waiting / gap
+    if not terms.overlap:
+        overlap = Overlap(np.ones(runs.windows), np.zeros_like(near))
+    elif pairs.enough:
+        overlap = overlap.fit_to_waits(rows.misses, waits)
+    else:
+        overlap = fit_overlap_to_times(rows.misses, waits)
+    fast_latency = _unqueued_latency(runs, runs.fast, rows)
+    loaded_latency = np.maximum(_unqueued_latency(runs, runs.slow, rows), fast_latency + 1)
+    figures = WindowFigures(
+        slow_ns=runs.slow.ns,
+        fast_ns=runs.fast.ns,
+        waiting_ns=waiting,
+        holding_ns=holding,
+        queueing_ns=queueing,
+        loaded_latency_ns=loaded_latency,
+        idle_latency_ns=np.minimum(runs.speeds.slow_latency_ns or loaded_latency, loaded_latency),
+        fast_latency_ns=fast_latency,
+        alone=overlap.alone,
+        overlapping=overlap.overlapping,
+        core_factor=np.ones((*near.shape, CHANCES)),
+    )
+    if terms.core:
+        figures = figures._replace(core_factor=_core_factors(runs, rows.misses, figures))
+    speeds = runs.speeds
+    known = speeds.slow_write_bytes_per_ns > 0
+    numbers = ModelNumbers(
+        load_power=coefficients.load_power,
+        streams=coefficients.streams,
+        write_cost=(
+            speeds.slow_read_bytes_per_ns / speeds.slow_write_bytes_per_ns if known else 1.0
+        ),
+        correlation=terms.correlation,
+        pairs_known=pairs.enough,
+        load=terms.load and speeds.slow_latency_ns > 0,
+        stream_queues=terms.streams,
+    )
+    return RuntimeModel(
+        page=rows.page,
+        accesses=rows.accesses,
+        samples=rows.samples,
+        begin=rows.begin,
+        pages=len(runs.pages),
+        total=rows.total,
+        figures=figures,
+        pairs=pairs,
+        numbers=numbers,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _CellRows:
+    """Rows as in ``RuntimeModel``, and what follows from them.
+
+    ``of_page`` is the class of each page. ``misses`` are loads that memory answers, by window and
+    class, ``sampled_loads`` the samples of them; ``lines`` are all that hold a fill buffer, by
+    window. One sample stands for ``period``.
+    """
+
+    of_page: npt.NDArray[np.int32]
+    page: npt.NDArray[np.int32]
+    accesses: npt.NDArray[np.float32]
+    samples: npt.NDArray[np.int32]
+    begin: npt.NDArray[np.uint64]
+    total: Floats
+    misses: Floats
+    lines: Floats
+    sampled_loads: Floats
+    period: float
+
+
+def _rows_by_cell(
+    used: Sequence[AlignedRun], windows: int, pages: int, *, structures: bool
+) -> _CellRows:
+    """Return the rows of the runs; with ``structures``, loads by class of their page."""
+    page = np.concatenate([run.page for run in used])
+    window = np.concatenate([run.window for run in used])
+    accesses = (np.concatenate([run.accesses for run in used]) / len(used)).astype(np.float32)
+    samples = np.concatenate([run.samples for run in used])
+    access = np.concatenate([run.access for run in used])
+    waits = access == AccessClass.LOAD
+    of_page = np.zeros(pages, np.int32)
+    if structures:
+        of_page = classify_pages(page[waits], accesses[waits], pages)
+    loads, cells = windows * CLASSES, windows * (CLASSES + 3)
+    beyond = loads + windows * (access.astype(np.int64) - 1) + window
+    cell = np.where(waits, window * CLASSES + of_page[page], beyond)
+    # In order of cell and page; both runs' rows of a page and cell become one row.
+    key = cell * pages + page
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    samples = np.add.reduceat(samples[order], first).astype(np.int32)
+    accesses = np.add.reduceat(accesses[order], first).astype(np.float32)
+    cell, page = cell[order][first], page[order][first]
+    begin = np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64)
+    total = sum_cells(page, accesses, begin, pages)
+    misses = total[:loads].reshape(windows, CLASSES)
+    sampled = np.bincount(cell, samples, cells).astype(np.float64)[:loads]
+    # Rings lose consecutive records, so a pair is lost whole: pairs are not scaled up.
+    kept = sum(
+        float(run.accesses[run.access == AccessClass.LOAD].sum()) / (1 + run.lost) for run in used
+    )
+    return _CellRows(
+        of_page=of_page,
+        page=page,
+        accesses=accesses,
+        samples=samples,
+        begin=begin,
+        total=total,
+        misses=misses,
+        lines=misses.sum(1) + total[loads : loads + windows],
+        sampled_loads=sampled.reshape(windows, CLASSES),
+        period=kept / max(float(sampled.sum()), 1.0),
+    )
+
+
+def _pairs(used: Sequence[AlignedRun], of_page: npt.NDArray[np.int32]) -> Pairs:
+    page_a = np.concatenate([run.pair_a for run in used])
+    page_b = np.concatenate([run.pair_b for run in used])
+    window = np.concatenate([run.pair_window for run in used])
+    order = np.argsort(window, kind="stable")
+    page_a, page_b, window = page_a[order], page_b[order], window[order]
+    # Both runs are alike: if one is thinned, so is the other, nearly.
+    stride = float(np.mean([run.pair_stride for run in used]))
+    return Pairs(page_a, page_b, of_page[page_a], of_page[page_b], window, stride)
+
+
+def _causes_of_difference(
+    runs: AlignedRuns, longer: Floats, rows: _CellRows, overlap: Overlap, gap: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return what a window takes longer in slow memory: waits, held fill buffers, and queues, ns.
+
+    In proportion to the parts that the measured latencies predict, with queues at least as long as
+    the bandwidth of the slow tier makes them.
+    """
+    misses = rows.misses
+    waiting = overlap.count_waits(misses) * gap
+    holding = np.maximum(runs.slow.store_ns - runs.fast.store_ns, 0.0) / runs.core.fill_buffers
+    queueing = np.maximum(runs.slow.queue_ns - runs.fast.queue_ns, 0.0)
+    total = waiting + holding + queueing
+    waiting, holding, queueing = (longer * _share(p, total) for p in (waiting, holding, queueing))
+    # At most one wait per miss; the rest has another cause.
+    beyond = np.maximum(waiting - misses.sum(1) * gap, 0.0) + np.where(total > 0, 0.0, longer)
+    waiting, queueing = waiting - np.minimum(beyond, waiting), queueing + beyond
+    by_traffic = _traffic_ns(runs, rows) - runs.fast.ns
+    queues = np.clip(by_traffic, queueing, np.maximum(longer, queueing))
+    kept = 1 - _share(queues - queueing, waiting + holding)
+    return waiting * kept, holding * kept, queues
+
+
+def _traffic_ns(runs: AlignedRuns, rows: _CellRows) -> Floats:
+    """Return how long a window's lines take at the slow tier's peak bandwidths; 0 if unknown.
+
+    A line that is stored to is read and written.
+    """
+    speeds, windows = runs.speeds, runs.windows
+    if speeds.slow_read_bytes_per_ns <= 0 or speeds.slow_write_bytes_per_ns <= 0:
+        return np.zeros(windows)
+    held, loads, stores = rows.total[-3 * windows :].reshape(3, windows)
+    reads = rows.misses.sum(1) + held + loads + stores
+    return np.asarray(
+        LINE_BYTES * reads / speeds.slow_read_bytes_per_ns
+        + LINE_BYTES * (held + stores) / speeds.slow_write_bytes_per_ns
+    )
+
+
+def _unqueued_latency(runs: AlignedRuns, run: AlignedRun, rows: _CellRows) -> Floats:
+    """Return a run's latency of loads by window, without the wait for a fill buffer."""
+    # At most as many misses are in flight as there are fill buffers; the rest waits for one.
+    longest = runs.core.fill_buffers * _share(run.ns, rows.lines, np.inf)
+    return np.minimum(np.where(run.least_ns > 0, run.least_ns, run.latency_ns), longest)
+
+
+def _core_factors(runs: AlignedRuns, misses: Floats, figures: WindowFigures) -> Floats:
+    """Return the factors for the rule, by window, class and chance of a slow miss.
+
+    Interpolated between a core that waits for memory only and one with other waits, by the largest
+    share of the fast run's time that its misses can account for.
+    """
+    fast = float(np.mean(figures.fast_latency_ns))
+    idle = float(np.mean(figures.idle_latency_ns))
+    if fast <= 0 or not np.isfinite(fast + idle):
+        return figures.core_factor
+    buffers, together = runs.core.fill_buffers, 1 + figures.overlapping
+    hidden, bare = simulate_core(float(round(max(idle, 1.5 * fast))), float(round(fast)), buffers)
+    waits = np.maximum((misses / together).sum(1), misses.sum(1) / buffers)
+    share = figures.fast_latency_ns * waits / np.maximum(figures.fast_ns, 1e-9)
+    bound = np.minimum(share, 1.0)[:, None, None]
+    place = np.interp(together, IN_FLIGHT, np.arange(float(len(IN_FLIGHT))))
+    row = np.minimum(place.astype(np.int64), len(IN_FLIGHT) - 2)
+    down = (place - row)[:, :, None]
+    with_others, alone = (each[row] * (1 - down) + each[row + 1] * down for each in (hidden, bare))
+    return np.asarray(with_others + bound * (alone - with_others))
+
+
+def _share(part: Floats, whole: Floats, otherwise: float = 0.0) -> Floats:
+    """Return part / whole, and ``otherwise`` where the whole is 0."""
+    return np.asarray(np.where(whole > 0, part / np.maximum(whole, 1e-12), otherwise))

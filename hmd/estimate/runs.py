@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: MIT
+"""The two recorded runs of a program as inputs of the model: checked, and in matching windows.
+
+Both runs are cut at equal instruction counts if both have them, so that a window is the same work
+in both; else into equal parts of their accesses (cut by time, a phase with misses would match one
+without). A row holds the samples of a page in a window, of one ``AccessClass``: a core waits for
+loads that memory answers, and for fill buffers that stores hold as long; prefetched lines only use
+bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.errors import UsageError
+from hmd.estimate.samples import (
+    AccessClass,
+    AggregatedSamples,
+    FoundPairs,
+    PageIndex,
+    PairCollector,
+    PairDefinition,
+    SampleAggregator,
+    classify_accesses,
+    page_keys,
+    same_addresses,
+    sort_distinct,
+)
+from hmd.estimate.windows import CutBy, Windows, cut
+from hmd.sample.cpu_models import SKYLAKE_SERVER, Core
+from hmd.trace.reader import TraceSource
+from hmd.trace.summary import resident_pages
+from hmd.trace.trace import Trace
+
+Floats = npt.NDArray[np.float64]
+
+WINDOWS = 60
+"""Windows of a run: enough for its phases, few enough for hundreds of samples per window."""
+SAME_PLACEMENT = 0.05
+"""Two runs have the same placement if less than this share of their pages is on other nodes."""
+_UNQUEUED = 0.2  # share of a window's loads that did not wait for a fill buffer
+_MIN_LOADS = 10  # loads of a window that speak for it
+_PRIOR_SAMPLES = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRun:
+    """One run; rows of shape ``(rows,)``, by window of shape ``(windows,)``.
+
+    ``page`` indexes the pages, ``access`` is of ``AccessClass``, ``accesses`` are those that the
+    ``samples`` of a row stand for. ``ns`` is the length of each window; ``latency_ns`` the mean
+    latency of loads, ``least_ns`` that of loads without queueing (both 0 if no latency was
+    recorded); ``store_ns`` the sum of latencies of stores, ``queue_ns`` of streams. Pairs, of shape
+    ``(pairs,)``: their pages and window; each stands for ``pair_stride``. Rows are scaled up by
+    ``lost``, lost samples per kept one; pairs are not.
+    """
+
+    page: npt.NDArray[np.int32]
+    window: npt.NDArray[np.int32]
+    access: npt.NDArray[np.int8]
+    samples: npt.NDArray[np.int32]
+    accesses: npt.NDArray[np.float32]
+    ns: npt.NDArray[np.float64]
+    latency_ns: npt.NDArray[np.float64]
+    least_ns: npt.NDArray[np.float64]
+    store_ns: npt.NDArray[np.float64]
+    queue_ns: npt.NDArray[np.float64]
+    pair_a: npt.NDArray[np.int32]
+    pair_b: npt.NDArray[np.int32]
+    pair_window: npt.NDArray[np.int32]
+    pair_stride: int = 1
+    lost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpeeds:
+    """Idle latency and peak bandwidth of the two tiers, 0 if unknown.
+
+    From the HMAT that the trace carries (ACPI 6.3, section 5.2.27) or from a benchmark.
+    """
+
+    slow_latency_ns: float = 0.0
+    fast_latency_ns: float = 0.0
+    slow_read_bytes_per_ns: float = 0.0
+    slow_write_bytes_per_ns: float = 0.0
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> TierSpeeds:
+        """Return the speeds of the fastest and the slowest tier in a trace's metadata."""
+        tiers = about.get("tiers") or []
+        if len(tiers) < 2:
+            return cls()
+        fast, slow = tiers[0], tiers[-1]
+        return cls(
+            slow_latency_ns=float(slow.get("read_latency_ns") or 0),
+            fast_latency_ns=float(fast.get("read_latency_ns") or 0),
+            slow_read_bytes_per_ns=float(slow.get("read_bandwidth_mbps") or 0) / 1e3,
+            slow_write_bytes_per_ns=float(slow.get("write_bandwidth_mbps") or 0) / 1e3,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRuns:
+    """Both runs, over the same ``windows`` and ``pages``.
+
+    Without ``same_addresses``, pages are the slow run's, and the fast one has no rows.
+    """
+
+    slow: AlignedRun
+    fast: AlignedRun
+    pages: PageIndex
+    speeds: TierSpeeds
+    core: Core
+    cut_by: CutBy
+    same_addresses: bool = True
+
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return len(self.slow.ns)
+
+
+def side_by_side(
+    slow: TraceSource,
+    fast: TraceSource,
+    *,
+    windows: int = WINDOWS,
+    cut_by: CutBy | None = None,
+    speeds: TierSpeeds | None = None,
+    core: Core | None = None,
+) -> AlignedRuns:
+    """Return two recorded runs of a program, cut by instructions where both have counts.
+
+    Each is a trace in memory or a ``TraceFile``, which is read once more, one block at a time.
+
+    ``speeds`` and ``core`` of the machine default to those of the slow run's trace. Raises
+    UsageError if the runs are to be cut by instructions that were not counted.
+    """
+    ends = slow.thinned, fast.thinned
+    if cut_by is None:
+        counted = all(_counted(trace) for trace in ends)
+        cut_by = CutBy.INSTRUCTIONS if counted else CutBy.ACCESSES
+    same = same_addresses(*ends)
+    speeds = speeds or TierSpeeds.of(slow.thinned.about)
+    floor_ns = _waiting_floor_ns(*ends, speeds)
+    core = core or read_core(slow.thinned.about)
+    runs = [
+        _aggregate(each, cut(each.thinned, windows, cut_by), floor_ns, core)
+        for each in (slow, fast)
+    ]
+    if not same:  # only what is known of the fast run's windows
+        runs[1] = replace(runs[1], rows=SampleAggregator(0).rows(), pairs=FoundPairs.empty())
+    keys = sort_distinct(np.concatenate([run.rows.key for run in runs]))
+    slow_run, fast_run = (run.indexed(keys) for run in runs)
+    heat = np.bincount(slow_run.page, slow_run.accesses, len(keys)).astype(np.float64)
+    return AlignedRuns(slow_run, fast_run, PageIndex.of(keys, heat), speeds, core, cut_by, same)
+
+
+def read_core(about: Mapping[str, Any]) -> Core:
+    """Return the cores in a trace's metadata; if it has none, those of Skylake servers."""
+    return Core(
+        int(about.get("reorder_window") or SKYLAKE_SERVER.reorder_window),
+        int(about.get("fill_buffers") or SKYLAKE_SERVER.fill_buffers),
+    )
+
+
+def _counted(trace: Trace) -> bool:
+    return trace.progress is not None and bool(trace.progress.instructions.any())
+
+
+def _waiting_floor_ns(slow: Trace, fast: Trace, speeds: TierSpeeds) -> float:
+    """Return the latency below which a load found its line in flight or in a cache."""
+    idle = [ns for ns in (speeds.slow_latency_ns, speeds.fast_latency_ns) if ns > 0]
+    if idle:
+        return min(idle) / 2
+    weighed = fast.samples.latency_ns[fast.samples.latency_ns > 0]
+    return float(np.median(weighed)) / 2 if len(weighed) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Aggregate:
+    """One run's samples, with keys for pages; ``figures`` are other fields of ``AlignedRun``."""
+
+    rows: AggregatedSamples
+    pairs: FoundPairs
+    figures: Mapping[str, Floats]
+    lost: float
+
+    def indexed(self, keys: npt.NDArray[np.uint64]) -> AlignedRun:
+        """Return the run with its pages as indices into ``keys``."""
+        rows, pairs = self.rows, self.pairs
+        page, pair_a, pair_b = (
+            np.searchsorted(keys, key).astype(np.int32)
+            for key in (rows.key, pairs.key_a, pairs.key_b)
+        )
+        return AlignedRun(
+            page=page,
+            window=rows.window,
+            access=rows.access,
+            samples=rows.samples,
+            accesses=(rows.accesses * (1 + self.lost)).astype(np.float32),
+            pair_a=pair_a,
+            pair_b=pair_b,
+            pair_window=pairs.window,
+            pair_stride=pairs.stride,
+            lost=self.lost,
+            **self.figures,
+        )
+
+
+def _aggregate(recording: TraceSource, windows: Windows, floor_ns: float, core: Core) -> _Aggregate:
+    """Return a run's samples, aggregated in one pass."""
+    thinned, count = recording.thinned, len(windows)
+    aggregator = SampleAggregator(count)
+    pairs = PairCollector(PairDefinition.of(thinned, core.reorder_window, floor_ns))
+    loads, load_ns, store_ns, queue_ns = np.zeros((4, count))
+    for batch in recording.batches():
+        window, access = windows.of(batch.time_ns), classify_accesses(batch, floor_ns)
+        latency_ns = batch.latency_ns.astype(np.float64)
+        aggregator.add(batch, window, access)
+        pairs.add(batch, page_keys(batch), window, access == AccessClass.LOAD)
+        load = (access == AccessClass.LOAD) & (batch.latency_ns > 0)
+        loads += np.bincount(window[load], minlength=count)
+        load_ns += np.bincount(window[load], latency_ns[load], count)
+        mass_ns = latency_ns * batch.period
+        store, streamed = access == AccessClass.STORE, access >= AccessClass.STREAMED_LOAD
+        store_ns += np.bincount(window[store], mass_ns[store], count)
+        queue_ns += np.bincount(window[streamed], mass_ns[streamed], count)
+    lost = thinned.losses.lost / max(recording.recorded, 1)
+    figures = {
+        "ns": windows.ns,
+        "latency_ns": mean_latency(loads, load_ns),
+        "least_ns": least_latency(thinned, windows, floor_ns),
+        "store_ns": store_ns * (1 + lost),
+        "queue_ns": queue_ns * (1 + lost),
+    }
+    return _Aggregate(aggregator.rows(), pairs.found(), figures, lost)
+
+
+def mean_latency(loads: Floats, load_ns: Floats) -> Floats:
+    """Return the mean by window, ``(windows,)``, from numbers of loads and sums of latencies.
+
+    Windows with few loads are shrunk towards the mean of all; 0 if no latency was recorded.
+    """
+    mean_ns = load_ns.sum() / max(loads.sum(), 1.0)
+    return np.asarray((load_ns + _PRIOR_SAMPLES * mean_ns) / (loads + _PRIOR_SAMPLES))
+
+
+def least_latency(trace: Trace, windows: Windows, floor_ns: float) -> Floats:
+    """Return the latency that a fifth of a window's loads stay below, ``(windows,)``.
+
+    A measured latency (PEBS's weight) starts when the load's address is known, so it includes the
+    wait for a fill buffer; the lowest fifth of a window's loads did not wait. A thinned trace
+    suffices. Windows with few loads have that of all; 0 if none was recorded.
+    """
+    samples = trace.samples
+    load = (classify_accesses(samples, floor_ns) == AccessClass.LOAD) & (samples.latency_ns > 0)
+    latency_ns = samples.latency_ns[load].astype(np.float64)
+    if not len(latency_ns):
+        return np.zeros(len(windows))
+    window = windows.of(samples.time_ns[load])
+    latency_ns = latency_ns[np.lexsort((latency_ns, window))]
+    loads = np.bincount(window, minlength=len(windows))
+    begins = np.cumsum(loads) - loads
+    place = np.minimum(begins + (loads * _UNQUEUED).astype(np.int64), len(latency_ns) - 1)
+    least_ns = np.where(loads < _MIN_LOADS, np.quantile(latency_ns, _UNQUEUED), latency_ns[place])
+    return np.asarray(least_ns)
+
+
+def check(slow: Trace, fast: Trace, names: tuple[str, str] = ("SLOW", "FAST")) -> list[str]:
+    """Return warnings, one sentence each; ``names`` are the traces' names in messages.
+
+    Raises UsageError, in one line, if the pair cannot be estimated from: no slow samples, two
+    clocks, the wrong order, one recording given twice, or two runs with the same placement.
+    """
+    slow_name, fast_name = names
+    if not len(slow.samples):
+        raise UsageError(f"{slow_name} has no samples: record with a shorter --period")
+    if slow.clock != fast.clock:
+        raise UsageError(
+            f"{slow_name} has {slow.clock} time and {fast_name} {fast.clock}: "
+            "record both on one machine"
+        )
+    tiers = slow.about.get("tier"), fast.about.get("tier")
+    if tiers == ("fast", "slow"):
+        raise UsageError(
+            f"{slow_name} was recorded with --tier fast and {fast_name} with --tier slow: "
+            "name the slow one first"
+        )
+    if tiers[0] is not None and tiers[0] == tiers[1]:
+        raise UsageError(
+            f"{slow_name} and {fast_name} were both recorded with --tier {tiers[0]}: "
+            "record one with --tier slow and one with --tier fast"
+        )
+    if (
+        slow.runtime_ns == fast.runtime_ns
+        and np.array_equal(slow.samples.time_ns, fast.samples.time_ns)
+        and np.array_equal(slow.samples.address, fast.samples.address)
+    ):
+        raise UsageError(
+            f"{slow_name} and {fast_name} are the same recording: "
+            "record one run with --tier slow and one with --tier fast"
+        )
+    if tiers != ("slow", "fast") and _same_placement(slow, fast):
+        raise UsageError(
+            f"both runs had the same placement: nothing to compare in {slow_name} and "
+            f"{fast_name}; record one with --tier slow and one with --tier fast"
+        )
+    return _warnings(slow, fast, names)
+
+
+def _same_placement(slow: Trace, fast: Trace) -> bool:
+    """Return whether both runs ended with the same share of their pages on each node.
+
+    False if a trace has no placement, as an imported one.
+    """
+    shares = []
+    for trace in (slow, fast):
+        pages = resident_pages(trace)
+        total = sum(pages.values())
+        if not total:
+            return False
+        shares.append({node: count / total for node, count in pages.items()})
+    elsewhere = sum(
+        abs(shares[0].get(node, 0.0) - shares[1].get(node, 0.0))
+        for node in shares[0].keys() | shares[1].keys()
+    )
+    return elsewhere / 2 < SAME_PLACEMENT
+
+
+def _warnings(slow: Trace, fast: Trace, names: tuple[str, str]) -> list[str]:
+    slow_name, fast_name = names
+    warnings = []
+    commands = [list(trace.about.get("command") or []) for trace in (slow, fast)]
+    if all(commands) and commands[0] != commands[1]:
+        warnings.append(f"{slow_name} and {fast_name} record different commands")
+    for name, trace in zip(names, (slow, fast), strict=True):
+        code = trace.ending.exit_code if trace.ending is not None else None
+        if code:
+            warnings.append(f"{name} ended with exit code {code}: check that the run is complete")
+    if fast.runtime_ns > slow.runtime_ns:
+        warnings.append(
+            f"{fast_name} took longer than {slow_name} ({fast.runtime_ns / 1e9:.3f} s versus "
+            f"{slow.runtime_ns / 1e9:.3f} s): check that they are not swapped"
+        )
+    if not len(fast.samples):
+        warnings.append(f"{fast_name} has no samples: only its runtime is used")
+    return warnings

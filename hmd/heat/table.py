@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: MIT
+"""The heat table: how hot every page of the tracked processes is, and on which node it is.
+
+Takes batches of samples and the nodes of pages, gives a view of pages with their rates
+(:mod:`hmd.heat.view`). Stored as arrays over chunks of 2 MiB of address space, allocated on demand
+(:mod:`hmd.heat.chunks`): 12 bytes per page of a bounded number of chunks, and about 80 bytes for
+each chunk. Counting a sample costs about 10 ns, 100 ns at 1 TiB; hmd.heat.windows and
+hmd.heat.rates state their own costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.heat.changes import ChangePoints, discount
+from hmd.heat.chunks import Chunks, TableRates, age, count_nodes, find_nodes, successors
+from hmd.heat.coarse_chunks import estimate_coarse
+from hmd.heat.counting import KINDS, CountedSamples, SampleSums, SampleWeights, count_samples
+from hmd.heat.evacuation import count_evacuated, evacuation_codes, rows_to_evacuate
+from hmd.heat.geometry import ABSENT
+from hmd.heat.latencies import LoadedLatencies
+from hmd.heat.page_slots import assign_page_slots, drop_page_slots
+from hmd.heat.rates import estimate_page_rates
+from hmd.heat.residency import MoveResults, PlanColumns, record_coarse_nodes, record_page_nodes
+from hmd.heat.settings import HeatSettings, HeatStats
+from hmd.heat.view import PageView
+from hmd.heat.windows import SampleHistory, close_windows, fade_wear, page_retention
+from hmd.linux.process_table import ProcessTable
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Topology
+from hmd.sample.access_batch import AccessBatch, Kind
+
+MIN_PAGE_SLOTS = 64
+"""Chunks whose pages are counted one by one however little memory there is: 400 KiB."""
+
+
+class HeatTable:
+    """Cooled access counts, and the node, of every page of the tracked processes.
+
+    A tick is one call of :meth:`update`. :meth:`view` gives the pages. ``chunks`` is how they are
+    stored, ``history`` what the samples of each process weigh, ``cursor`` the chunk with which the
+    next selection of candidates goes on.
+    """
+
+    def __init__(
+        self, settings: HeatSettings | None = None, latency_ns: Sequence[float] = ()
+    ) -> None:
+        """``latency_ns`` is the latency of an idle node, by node id; () where it is not known.
+
+        With it, a load counts for the share of that latency that it took
+        (:mod:`hmd.heat.counting`).
+        """
+        self.settings = settings or HeatSettings()
+        self._latencies = LoadedLatencies(latency_ns)
+        self.stats = HeatStats()
+        self.chunks = Chunks(self.settings.max_page_slots)
+        self.cursor = np.zeros(1, np.int64)
+        self.history = SampleHistory(self.settings)
+        self._changes = ChangePoints()
+        self._kind_weight = np.ones((0, KINDS), np.float32)
+        self._priority = np.ones(0, np.float64)
+        self._worn = False
+        self.last_batch, self._counted = AccessBatch.empty(), _none_counted(0)
+        """The samples of the last update; none once the processes have changed since."""
+        self._rates: TableRates | None = None
+        self._resident: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+
+    def set_idle_latencies(self, latency_ns: Sequence[float]) -> None:
+        """Set the latencies of idle nodes; heat is kept, measured latencies start again."""
+        if not self._latencies.has_idle_latencies(latency_ns):
+            self._latencies = LoadedLatencies(latency_ns)
+
+    @property
+    def loaded_latency_ns(self) -> npt.NDArray[np.float64]:
+        """Mean latency of recent loads that waited for a node, by node id, in ns.
+
+        Above that of an idle node while requests queue there. Near 0 where samples have no
+        latencies.
+        """
+        return self._latencies.mean_ns
+
+    @property
+    def processes(self) -> tuple[ProcessId, ...]:
+        """The tracked processes, which ``process`` columns index."""
+        return self.history.processes
+
+    def track_processes(self, processes: Sequence[ProcessId]) -> None:
+        """Track these processes from now on; heat of processes that stay tracked is kept.
+
+        Rows of later batches index ``processes``. All have equal priority until
+        :meth:`set_process_weights` is called.
+        """
+        if tuple(processes) == self.processes:
+            return
+        self.discard_rates()
+        self.last_batch, self._counted = AccessBatch.empty(), _none_counted(0)
+        slots = self.history.track_processes(processes)
+        self.chunks.renumber(slots)
+        count = len(processes)
+        self._changes.track_processes(slots, count, self.history.tick)
+        self.set_process_weights(np.ones(count), np.full(count, self.settings.store_weight))
+        self._measure()
+
+    def set_process_weights(
+        self, priority: npt.NDArray[np.float64], store_weight: npt.NDArray[np.float64]
+    ) -> None:
+        """Set the weights of processes; columns of shape ``(processes,)``.
+
+        ``priority`` multiplies the rates of a process's pages. ``store_weight`` is what a store of
+        the process counts for compared with a load, from now on.
+        """
+        if not len(priority) == len(store_weight) == len(self.processes):
+            raise ValueError(f"weights of {len(priority)} processes, not {len(self.processes)}")
+        self.discard_rates()
+        self._priority = priority.astype(np.float64)
+        self._kind_weight = np.ones((len(priority), KINDS), np.float32)
+        self._kind_weight[:, Kind.STORE] = store_weight
+
+    def update(self, batch: AccessBatch, elapsed_s: float = 1.0) -> None:
+        """Count the samples of a tick that took ``elapsed_s``; call it also without samples."""
+        chunks, history = self.chunks, self.history
+        max_weight = history.max_weight.astype(np.float32)
+        idle_ns = self._latencies.idle_latencies_of(batch)
+        weights = SampleWeights(self._kind_weight, max_weight, idle_ns)
+        self._discount_changed(batch, weights)
+        self.discard_rates()
+        self.last_batch, self._counted = batch, _none_counted(len(batch))
+        if not self.processes:  # nothing to count, and no kernels to load
+            history.count(np.zeros((0, 4), np.float64), elapsed_s)
+            self.stats.ignored += len(batch)
+            return
+        columns = chunks.columns
+        following = successors(history.tick + 1)
+        age(chunks.used, following, columns.owner, columns.idle, columns.chunk_idle)
+        sums = self._count(batch, weights)
+        ignored = int(sums.ignored[0])
+        self.stats.samples += len(batch) - ignored
+        self.stats.ignored += ignored
+        history.count(sums.weights, elapsed_s)
+        self._latencies.close_tick()
+        self.stats.windows += close_windows(chunks, history, self.settings.change_threshold)
+        lost = assign_page_slots(chunks, history.columns, history.tick)
+        self.stats.page_slots_reassigned += lost
+        if self._worn:
+            columns = chunks.columns
+            self._worn = fade_wear(columns.wear, columns.chunk_wear[: chunks.used])
+        self._measure()
+
+    def view(
+        self,
+        topology: Topology,
+        pinned: npt.NDArray[np.bool_] | None = None,
+        max_rows: int | None = None,
+        extra_rows: npt.NDArray[np.int64] | None = None,
+    ) -> PageView:
+        """Return the resident pages as they are now, with tiers by ``topology``.
+
+        Pages of ``pinned`` processes, shape ``(processes,)``, are not movable in it. If the table
+        has more than ``2 * max_rows`` rows, only ``max_rows`` candidates for moves are shown
+        (:mod:`hmd.heat.candidates`), plus the storage indexes ``extra_rows``; None shows all.
+        """
+        return PageView(self, topology, pinned, max_rows, extra_rows=extra_rows)
+
+    def rows_to_evacuate(
+        self,
+        topology: Topology,
+        pinned: npt.NDArray[np.bool_],
+        leaves: npt.NDArray[np.bool_],
+        max_rows: int,
+        *,
+        longest_idle: bool = False,
+    ) -> PageView:
+        """Return a view of the pages that must leave their current node.
+
+        ``leaves``, shape ``(processes, nodes)``, marks these nodes. Of more than ``max_rows`` rows
+        it shows the hottest, or the ``longest_idle`` (:mod:`hmd.heat.evacuation`).
+        """
+        chunks, codes = self.chunks, evacuation_codes(leaves)
+        rows = np.empty(0, np.int64)
+        if leaves.any() and count_evacuated(chunks.used, chunks.columns, codes):
+            rates = None if longest_idle else self.rates()
+            rows = rows_to_evacuate(chunks.used, chunks.columns, codes, rates, max_rows)
+        return PageView(self, topology, pinned, rows=rows)
+
+    def rates(self) -> TableRates:
+        """Return how hot pages are now; computed once per change of the table, for all views."""
+        if self._rates is None:
+            chunks, history = self.chunks, self.history
+            columns, sums, used = chunks.columns, history.columns, chunks.used
+            shapes = [columns.node.shape] * 2 + [(used,)] * 2
+            rates = TableRates(*(np.empty(shape, np.float32) for shape in shapes))
+            intensity = history.rate * self._priority
+            threshold = self.settings.change_threshold
+            resident = np.zeros(len(intensity))
+            estimate_coarse(used, columns, sums, intensity, threshold, rates, resident)
+            retention, spreads = page_retention(chunks, history, threshold), self._changes.spreads
+            priors = estimate_page_rates(columns, sums, intensity, retention, spreads, rates)
+            mean = np.divide(intensity, resident, out=np.zeros(len(resident)), where=resident > 0)
+            self._changes.remember_rates(rates, mean, priors, chunks)
+            self._rates = rates
+        return self._rates
+
+    def chunk_rates(self) -> npt.NDArray[np.float64]:
+        """Return the accesses per second of each chunk, without priorities; shape ``(chunks,)``.
+
+        Costs a tenth of the rates of a view, since it reads no pages.
+        """
+        used, columns, history = self.chunks.used, self.chunks.columns, self.history
+        process = columns.process[:used]
+        counted = columns.heat_sum[:used].astype(np.float64) + columns.recent_sum[:used]
+        total = history.history_weight + history.window_weight
+        per_weight = np.divide(history.rate, total, out=np.zeros_like(total), where=total > 0)
+        rates: npt.NDArray[np.float64] = counted * per_weight[process]
+        return rates
+
+    @property
+    def unchanged_ticks(self) -> npt.NDArray[np.float64]:
+        """For how many ticks heat of each process has not changed, 0 where it did in the last one.
+
+        Infinite where it has not changed yet; shape ``(processes,)``.
+        """
+        return self._changes.unchanged_ticks(self.history.tick)
+
+    @property
+    def heat_lifetime_ticks(self) -> npt.NDArray[np.float64]:
+        """For how many ticks heat of each process is expected to last, by the changes so far.
+
+        Infinite where it has not changed; shape ``(processes,)``.
+        """
+        return self._changes.heat_lifetime_ticks(self.history.tick)
+
+    @property
+    def sample_weights(self) -> npt.NDArray[np.float32]:
+        """What each sample of ``last_batch`` counted for, 0 if it was ignored."""
+        return self._counted.weight
+
+    def sampled_nodes(self, batch: AccessBatch) -> npt.NDArray[np.int16]:
+        """Return where the last update found each sample's page, -1 where not known then.
+
+        Of another batch nothing is known; shape ``(len(batch),)``.
+        """
+        if batch is self.last_batch and len(self._counted.node) == len(batch):
+            return self._counted.node.copy()
+        return np.full(len(batch), -1, np.int16)
+
+    def discard_rates(self) -> None:
+        """Discard the rates: samples, resident pages or weights are no longer the same."""
+        self._rates = None
+        self._resident = None
+
+    def record_nodes(
+        self,
+        process: int,
+        addresses: npt.NDArray[np.uint64],
+        node: npt.NDArray[np.int8],
+        huge: npt.NDArray[np.bool_] | None = None,
+    ) -> int:
+        """Record the nodes of some chunks' pages; returns how many differ from the record.
+
+        ``process`` is a slot, ``addresses`` are starts of chunks, shape ``(k,)``; ``node`` has
+        shape ``(k, 512)``: a node, ``ABSENT``, or ``FIXED - node`` for an unmovable page. ``huge``
+        marks the chunks that are huge pages; default none. Chunks without pages are removed.
+        """
+        self.discard_rates()
+        present = (node != ABSENT).any(axis=1)
+        found = self.chunks.find(process, addresses)
+        missing = present & (found < 0)
+        if missing.any():
+            self.chunks.add(process, addresses[missing])
+            found = self.chunks.find(process, addresses)
+        columns, rows, now = self.chunks.columns, found[present], node[present]
+        columns.huge[rows] = False if huge is None else huge[present]
+        coarse = columns.page_slot[rows] < 0
+        changed = record_page_nodes(self.chunks, rows[~coarse], now[~coarse])
+        changed += record_coarse_nodes(self.chunks, rows[coarse], now[coarse])
+        columns.swept[rows] = self.history.tick + 1
+        gone = found[~present & (found >= 0)]
+        if len(gone):
+            changed += int(columns.resident[gone].sum())
+            self.chunks.remove(gone)
+        self._measure()
+        return changed
+
+    def remove_process_chunks(self, process: int) -> None:
+        """Remove all chunks of the process in a slot."""
+        chunks = self.chunks
+        chunks.remove(np.flatnonzero(chunks.columns.process[: chunks.used] == process))
+        self.discard_rates()
+
+    def record_moves(
+        self, moves: PlanColumns, node: npt.NDArray[np.int16], stuck: npt.NDArray[np.bool_]
+    ) -> None:
+        """Record the outcome of a plan; all columns have shape ``(n,)``.
+
+        ``node`` is where each page is now, below 0 where that is not known. ``stuck`` marks pages
+        that cannot be moved for a reason of their own: they are unmovable until the next sweep. A
+        page that has moved gets wear, which raises the cost of its next move.
+        """
+        if not len(moves.address):
+            return
+        self._resident = None
+        results = MoveResults(moves, node, stuck)
+        rows = ProcessTable(self.processes).slots_of(moves.processes)[moves.process]
+        for slot in np.unique(rows[rows >= 0]):
+            pages = np.flatnonzero(rows == slot)
+            chunk = self.chunks.find(int(slot), moves.address[pages])
+            self._worn |= results.record(self.chunks, pages[chunk >= 0], chunk[chunk >= 0])
+
+    def limit_page_slots(self, limit: int) -> int:
+        """Count at most ``limit`` chunks page by page from now on; returns how many lost that.
+
+        Not fewer than ``MIN_PAGE_SLOTS``, nor more than the settings say.
+        """
+        chunks, lost = self.chunks, 0
+        limit = min(max(limit, MIN_PAGE_SLOTS), self.settings.max_page_slots)
+        if chunks.used_page_slots > limit:
+            self.discard_rates()
+            lost = drop_page_slots(chunks, self.history.columns, limit)
+            self.stats.page_slots_dropped += lost
+        chunks.limit_page_slots(limit)
+        self._measure()
+        return lost
+
+    def resident_pages(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return 4 KiB pages per process and node, shape ``(processes, nodes)``.
+
+        First the movable ones, then the unmovable ones.
+        """
+        if self._resident is None or self._resident[0].shape[1] != nodes:
+            movable = np.zeros((len(self.processes), nodes), np.int64)
+            fixed = np.zeros_like(movable)
+            if self.chunks.used:
+                count_nodes(self.chunks.used, self.chunks.columns, movable, fixed)
+            self._resident = movable, fixed
+        movable, fixed = self._resident
+        return movable.copy(), fixed.copy()
+
+    def nodes_at(
+        self, process: npt.NDArray[np.int32], address: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.int16]:
+        """Return the node of the page at each address of a process, -1 where none is known.
+
+        All columns have shape ``(n,)``, ``process`` are slots. Costs about 3 ns per page.
+        """
+        node = np.empty(len(address), np.int16)
+        if len(address):
+            find_nodes(process, address, self.chunks.index, self.chunks.columns, node)
+        return node
+
+    def _count(self, batch: AccessBatch, weights: SampleWeights) -> SampleSums:
+        """Add the samples of a batch to the chunks, with new chunks where there are none."""
+        chunks = self.chunks
+        samples = (batch.process, batch.address, batch.kind, batch.period, batch.latency_ns)
+        by_process = np.zeros((len(self.processes), 4), np.float64)
+        sums = SampleSums(np.zeros(1, np.int64), by_process, self._latencies.sums)
+        before, row = chunks.used, 0
+        while True:
+            columns, index, state = chunks.columns, chunks.index, chunks.state
+            counted = self._counted
+            row = count_samples(row, samples, weights, columns, index, state, sums, counted)
+            if row == len(batch):
+                break
+            chunks.grow()
+        if chunks.used != before:
+            chunks.record_added()
+        return sums
+
+    def _discount_changed(self, batch: AccessBatch, weights: SampleWeights) -> None:
+        """Discount the history of processes that the samples of a tick contradict."""
+        factor = self._changes.detect(batch, weights, self.chunks, self.history)
+        if factor is not None:
+            discount(self.chunks.used, self.chunks.columns, factor)
+            self.history.discount(factor)
+            self.stats.changes += int(np.count_nonzero(factor < 1.0))
+
+    def _measure(self) -> None:
+        self.stats.chunks = self.chunks.used
+        self.stats.page_slots = self.chunks.used_page_slots
+        self.stats.bytes = self.chunks.nbytes
+
+
+def _none_counted(samples: int) -> CountedSamples:
+    """Return what is known of samples before they are counted."""
+    return CountedSamples(np.full(samples, -1, np.int16), np.zeros(samples, np.float32))

@@ -1,1 +1,0 @@
-"""What policies see of the heat table: rows, their columns, and the selection of rows."""

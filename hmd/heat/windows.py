@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: MIT
+"""Sample windows: each process's sampled history, its open window and its access rate.
+
+All weights are in accesses (:mod:`hmd.heat.counting`). The rate of a page is its share of the
+accesses of its process, times the accesses per second of the process. So an idle process keeps the
+order of its pages, while they lose against those of busy processes.
+
+Samples are counted in a window, which is closed once it has enough of them: its counts join the
+history of each page, and so does the exposure over which they were counted; their quotient is the
+rate of a page. History loses weight with age, half of it every ``cooling_samples`` samples of its
+process, and where the window contradicts it (:mod:`hmd.heat.changes`). This is the discounted
+Gamma-Poisson filter (Harvey and Fernandes, "Time series models for count or qualitative
+observations", 1989), with a discount that change detection sets. Costs about 3 ns per page that has
+heat, far less per page that has none, once per window.
+
+Wear, which recent moves have added to pages, fades by a sixteenth per tick, at 0.1 ns per page with
+a page slot, and per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.numba_kernels import Float32Plane, Float64s, Uint8Plane, Uint8s, inline, kernel
+from hmd.heat.changes import compute_retention
+from hmd.heat.chunks import ChunkColumns, Chunks, HistoryColumns
+from hmd.heat.coarse_chunks import (
+    MIN_HEAT_SAMPLES,
+    close_coarse_windows,
+    cooled_exposure,
+    cooled_heat,
+    count_estimated,
+)
+from hmd.heat.geometry import CHUNK_PAGES, FULL_EXPOSURE
+from hmd.heat.settings import HeatSettings
+from hmd.linux.process_table import ProcessTable
+from hmd.linux.procfs import ProcessId
+
+WEIGHT_OVER_MEAN: Final = 8.0
+"""Bound of a sample's weight over the mean weight of its process's samples (winsorized samples)."""
+
+WEIGHED_SAMPLES: Final = 64
+"""Samples of a process after which their mean weight is known well enough for that bound."""
+
+UNIT_OVER_WINDOW: Final = 2.0
+"""Bound of a history's weight per sample over that of a window that is added to it."""
+
+Weights: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Sums per process, shape ``(processes,)``; :class:`SampleHistory` has the first three.
+
+    Of the open window: ``window_samples``, the sum of the squares of their weights, and of the
+    weights without bound. ``samples``, ``weights``, ``squares`` and ``unbounded`` are the cooled
+    number of samples and such sums, with the open window.
+    """
+
+    history_weight: Weights
+    window_weight: Weights
+    rate: Weights
+    window_samples: Weights
+    window_squares: Weights
+    window_unbounded: Weights
+    samples: Weights
+    weights: Weights
+    squares: Weights
+    unbounded: Weights
+
+    @classmethod
+    def zeros(cls, processes: int) -> _Columns:
+        """Return columns of processes that were never sampled."""
+        return cls(*(np.zeros(processes) for _ in fields(cls)))
+
+
+class SampleHistory:
+    """What the samples of the tracked processes weigh; columns have shape ``(processes,)``.
+
+    ``tick`` counts updates.
+    """
+
+    def __init__(self, settings: HeatSettings) -> None:
+        self._settings = settings
+        self.tick = 0
+        self.processes: tuple[ProcessId, ...] = ()
+        self._columns = _Columns.zeros(0)
+
+    @property
+    def history_weight(self) -> Weights:
+        """Cooled weight of all closed windows."""
+        return self._columns.history_weight
+
+    @property
+    def window_weight(self) -> Weights:
+        """Weight of the open window."""
+        return self._columns.window_weight
+
+    @property
+    def rate(self) -> Weights:
+        """Accesses per second, averaged with a half-life of a tick."""
+        return self._columns.rate
+
+    @property
+    def effective_sample_weight(self) -> Weights:
+        """Weight of one sample: of equal samples that have the same total and variance."""
+        weights, squares = self._columns.weights, self._columns.squares
+        unit: Weights = np.divide(squares, weights, out=np.zeros_like(weights), where=weights > 0)
+        return unit
+
+    @property
+    def max_weight(self) -> Weights:
+        """The most that a sample may weigh; infinite before a process has ``WEIGHED_SAMPLES``.
+
+        A sample of a rare kind stands for many accesses: a store for 64 times as many as a load. A
+        few of them would make the effective sample weight, and with it the noise of all pages,
+        several times larger. Where they are not few, the mean weight is high, and the bound with
+        it: the mean is of weights without bound, or each bounded sample would lower the bound of
+        the next.
+        """
+        samples, weights = self._columns.samples, self._columns.unbounded
+        bound = np.full(len(samples), np.inf)
+        enough = samples >= WEIGHED_SAMPLES
+        np.divide(WEIGHT_OVER_MEAN * weights, samples, out=bound, where=enough)
+        return bound
+
+    @property
+    def columns(self) -> HistoryColumns:
+        """The columns as kernels take them."""
+        return HistoryColumns(self.history_weight, self.window_weight, self.effective_sample_weight)
+
+    def track_processes(self, processes: Sequence[ProcessId]) -> npt.NDArray[np.int32]:
+        """Track these processes; returns the new slot of each old one, -1 for those not kept."""
+        if len(set(processes)) != len(processes):
+            raise ValueError("a process is tracked twice")
+        moved = ProcessTable(processes).slots_of(self.processes).astype(np.int32)
+        columns = _Columns.zeros(len(processes))
+        for field in fields(_Columns):
+            kept = getattr(self._columns, field.name)[moved >= 0]
+            getattr(columns, field.name)[moved[moved >= 0]] = kept
+        self._columns = columns
+        self.processes = tuple(processes)
+        return moved
+
+    def count(self, sums: Weights, elapsed_s: float) -> None:
+        """Count a tick; ``sums`` are those of :class:`hmd.heat.counting.SampleSums`."""
+        samples, weights, squares, unbounded = sums.T
+        columns = self._columns
+        known, rate = self.history_weight + self.window_weight > 0, weights / elapsed_s
+        columns.rate = np.where(known, (columns.rate + rate) / 2, rate)
+        columns.window_weight += weights
+        columns.window_samples += samples
+        columns.window_squares += squares
+        columns.window_unbounded += unbounded
+        columns.samples += samples
+        columns.weights += weights
+        columns.squares += squares
+        columns.unbounded += unbounded
+        self.tick += 1
+
+    def discount(self, factor: Weights) -> None:
+        """Multiply the weight of all samples so far by ``factor``, shape ``(processes,)``."""
+        columns = self._columns
+        columns.history_weight *= factor
+        columns.window_weight *= factor
+        columns.window_samples *= factor
+        columns.window_squares *= factor
+        columns.window_unbounded *= factor
+
+    def find_due(self, resident: Weights) -> tuple[Weights, Weights]:
+        """Return the weight of each window to close, else 0, and the share of history to keep.
+
+        ``resident`` is the number of resident pages of each process.
+        """
+        settings, samples = self._settings, self._columns.window_samples
+        per_page = settings.cooling_samples_per_page
+        enough = np.maximum(
+            resident / settings.window_pages_per_sample, settings.min_window_samples
+        )
+        window = np.where(samples >= enough, self.window_weight, 0.0)
+        if settings.cooling_samples is None:
+            halving = np.maximum(per_page * resident, per_page * settings.min_window_samples)
+        else:
+            halving = np.full(len(resident), float(settings.cooling_samples))
+        return window, np.exp2(-samples / halving) * self._comparable_share(window)
+
+    def _comparable_share(self, window: Weights) -> Weights:
+        """Return the share of its history's weight that each process keeps for its window's sake.
+
+        Where the sampling period has become shorter, a sample of the history weighs many of the
+        window: a few of the first would outweigh all that come later, and the effective sample
+        weight would show them as noise. History weighs as much as its samples do in units of
+        ``UNIT_OVER_WINDOW`` times the window's, as estimates of different variance are combined.
+        """
+        columns = self._columns
+        past, squares = columns.weights - window, columns.squares - columns.window_squares
+        known = (window > 0) & (past > 0) & (squares > 0)
+        share = np.ones_like(window)
+        bound = UNIT_OVER_WINDOW * columns.window_squares * past
+        np.divide(bound, window * squares, out=share, where=known)
+        return np.minimum(share, 1.0)
+
+    def close_windows(self, window: Weights, keep: Weights) -> None:
+        """Close the windows of :meth:`find_due`, once the table has added them to heat."""
+        closed, columns = window > 0, self._columns
+        share = self._comparable_share(window)
+        history = columns.history_weight
+        history[closed] = (history * keep + window)[closed]
+        for column, new, kept in (
+            (columns.samples, columns.window_samples, keep / share),
+            (columns.weights, window, keep),
+            (columns.unbounded, columns.window_unbounded, keep),
+            (columns.squares, columns.window_squares, keep * share),
+        ):
+            column[closed] = ((column - new) * kept + new)[closed]
+        for column in (
+            columns.window_weight,
+            columns.window_samples,
+            columns.window_squares,
+            columns.window_unbounded,
+        ):
+            column[closed] = 0.0
+
+
+@inline
+def _close_pages(
+    scales: tuple[float, float, float, float, float],
+    heat: Float64s,
+    recent: Float64s,
+    exposure: Uint8s,
+    retention: Float64s,
+) -> float:
+    """Add the window to the history of a chunk's pages; return the sum of their heat.
+
+    Without branches, so that it takes several pages at a time.
+    """
+    keep, weight_per_step, window, steps_per_weight, min_heat = scales
+    total = 0.0
+    for i in range(len(heat)):
+        kept = keep * retention[i]
+        cooled = cooled_heat(kept, heat[i], recent[i], min_heat)
+        step = cooled_exposure(kept, weight_per_step, exposure[i], window, steps_per_weight)
+        heat[i], recent[i], exposure[i] = np.float32(cooled), np.float32(0.0), np.uint8(step)
+        total += cooled
+    return total
+
+
+@kernel
+def close_page_windows(
+    columns: ChunkColumns,
+    history: HistoryColumns,
+    window: Float64s,
+    keep: Float64s,
+    retention: Float32Plane,
+) -> None:
+    """Close the windows of the pages of every process whose ``window`` is above 0.
+
+    ``window`` and ``keep`` are those of :meth:`SampleHistory.find_due`, ``retention`` those of
+    :mod:`hmd.heat.changes`. ``recent`` is added to ``heat`` and cleared. Coarse chunks have
+    :func:`hmd.heat.coarse_chunks.close_coarse_windows`.
+    """
+    heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
+    for slot in range(len(columns.owner)):
+        chunk = np.int64(columns.owner[slot])
+        if chunk < 0 or window[columns.process[chunk]] <= 0.0:
+            continue
+        p = columns.process[chunk]
+        weight = history.history_weight[p]
+        weight_per_step = weight / FULL_EXPOSURE
+        steps_per_weight = FULL_EXPOSURE / (keep[p] * weight + window[p])
+        exposure = columns.exposure[slot]
+        if heat_sum[chunk] == 0.0 and recent_sum[chunk] == 0.0:
+            for i in range(CHUNK_PAGES):
+                exposure[i] = np.uint8(
+                    cooled_exposure(
+                        keep[p], weight_per_step, exposure[i], window[p], steps_per_weight
+                    )
+                )
+            continue
+        min_heat = MIN_HEAT_SAMPLES * history.effective_sample_weight[p]
+        heat_sum[chunk] = _close_pages(
+            (keep[p], weight_per_step, window[p], steps_per_weight, min_heat),
+            columns.heat[slot],
+            columns.recent[slot],
+            exposure,
+            retention[slot],
+        )
+        recent_sum[chunk] = 0.0
+
+
+def page_retention(
+    chunks: Chunks, history: SampleHistory, change_threshold: float
+) -> npt.NDArray[np.float32]:
+    """Return the share of its history to keep of each page, shape ``(slots, 512)``."""
+    retention = np.empty(chunks.columns.node.shape, np.float32)
+    compute_retention(chunks.columns, history.columns, change_threshold, retention)
+    return retention
+
+
+def close_windows(chunks: Chunks, history: SampleHistory, change_threshold: float) -> int:
+    """Add the windows that have enough samples to the history; return how many."""
+    columns, threshold = chunks.columns, change_threshold
+    resident = np.zeros(len(history.processes), np.float64)
+    count_estimated(chunks.used, columns, resident)
+    window, keep = history.find_due(resident)
+    if not window.any():
+        return 0
+    close_coarse_windows(chunks.used, columns, history.columns, window, keep, threshold)
+    retention = page_retention(chunks, history, threshold)
+    close_page_windows(columns, history.columns, window, keep, retention)
+    history.close_windows(window, keep)
+    return int(np.count_nonzero(window))
+
+
+@inline
+def _fade(wear: Uint8s) -> int:
+    """Reduce some wear; return a number above 0 where any is left."""
+    left = 0
+    for i in range(len(wear)):
+        worn = wear[i] - (wear[i] >> 4) - int(wear[i] > 0)
+        wear[i] = worn
+        left |= worn
+    return left
+
+
+@kernel
+def fade_wear(pages: Uint8Plane, chunks: Uint8s) -> bool:
+    """Reduce the wear of page slots and of chunks; return whether any is left."""
+    left = _fade(chunks)
+    for slot in range(len(pages)):
+        left |= _fade(pages[slot])
+    return left > 0

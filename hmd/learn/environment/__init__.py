@@ -1,1 +1,0 @@
-"""Training environment: episodes of simulated runs, and the knobs that actions set."""

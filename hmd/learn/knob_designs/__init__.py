@@ -1,1 +1,0 @@
-"""Designs that set knobs: a network trained by PPO, and a table of Q-learning."""

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT
+"""Control groups: those of a process, and the memory limit of hmd's own.
+
+Paths are those of /proc/PID/cgroup (cgroups(7)), relative to the root of their hierarchy, for
+version 1 and 2 alike, so that mount points do not matter. Costs one read per process.
+
+Of hmd's group and those above it, the limit with the least room counts
+(Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst). Page cache is not counted as used:
+the kernel reclaims it before it kills. Costs about 50 µs per group with a limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from hmd.linux.procfs import PROC, read_bytes, read_text
+
+_MOUNT = "/sys/fs/cgroup"
+# A cgroup that was removed while the process stayed in it (cgroups(7)).
+_DELETED = " (deleted)"
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+
+_UNLIMITED: Final = 1 << 60
+"""Version 1 has a number near 2 ** 63 where there is no limit."""
+
+
+def parse_cgroup(data: bytes) -> tuple[tuple[str, ...], ...]:
+    """Return the process's paths as components, one per hierarchy; malformed lines are skipped.
+
+    A line is ``hierarchy-ID:controllers:/path``; version 2 has ID 0 and no controllers.
+    """
+    paths: list[tuple[str, ...]] = []
+    for line in data.decode("utf-8", "surrogateescape").split("\n"):
+        identifier, _, rest = line.partition(":")
+        _, colon, path = rest.partition(":")
+        if not identifier.isdigit() or not colon or not path.startswith("/"):
+            continue
+        parts = _components(path.removesuffix(_DELETED))
+        if parts not in paths:
+            paths.append(parts)
+    return tuple(paths)
+
+
+def cgroup_selector(path: str) -> tuple[str, ...]:
+    """Return the components of a configured cgroup path.
+
+    A leading ``/sys/fs/cgroup`` is removed, since users copy paths with it. Components may
+    be shell patterns (``kubepods.slice/*burstable*``).
+    """
+    if path == _MOUNT or path.startswith(_MOUNT + "/"):
+        path = path.removeprefix(_MOUNT)
+    return _components(path)
+
+
+def in_cgroup(paths: tuple[tuple[str, ...], ...], selector: tuple[str, ...]) -> bool:
+    """Return True where the process is in the selected cgroup or below, in any hierarchy."""
+    return any(
+        len(parts) >= len(selector)
+        and all(fnmatchcase(have, want) for have, want in zip(parts, selector, strict=False))
+        for parts in paths
+    )
+
+
+def unit_selector(unit: str) -> str:
+    """Return the full name of a systemd unit: ``redis`` is ``redis.service``."""
+    suffixes = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
+    return unit if unit.endswith(suffixes) else f"{unit}.service"
+
+
+def in_unit(paths: tuple[tuple[str, ...], ...], unit: str) -> bool:
+    r"""Return True where a component of a path is the systemd unit.
+
+    The unit may be given with or without systemd's ``\x2d`` escapes, and may be a shell pattern
+    (``postgresql@*.service``). A name that the kernel would take for one of its
+    own files gets a ``_`` before it (systemd's cg_escape()).
+    """
+    for parts in paths:
+        for part in parts:
+            name = part.removeprefix("_")
+            if fnmatchcase(name, unit) or fnmatchcase(unescape_unit(name), unit):
+                return True
+    return False
+
+
+def unescape_unit(name: str) -> str:
+    r"""Return a unit name with ``\xNN`` escapes resolved (systemd.unit(5))."""
+    parts = name.split("\\x")
+    out = parts[0]
+    for part in parts[1:]:
+        try:
+            out += chr(int(part[:2], 16)) + part[2:]
+        except ValueError:
+            out += "\\x" + part
+    return out
+
+
+def _components(path: str) -> tuple[str, ...]:
+    return tuple(p for p in PurePosixPath(path).parts if p != "/")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """``limit_bytes`` a group may have, and ``used_bytes`` it has, without page cache."""
+
+    limit_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The files of a version of the interface: limits, use, and the rows of page cache."""
+
+    limits: tuple[str, ...]
+    used: str
+    cache: tuple[str, ...]
+
+
+_V1: Final = _Names(
+    ("memory.limit_in_bytes",),
+    "memory.usage_in_bytes",
+    ("total_inactive_file", "total_active_file"),
+)
+_V2: Final = _Names(
+    ("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file")
+)
+
+
+class MemoryLimitReader:
+    """Reads the limit of the group in which this process is now."""
+
+    def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+        """Find the groups; a container's own may be the root of what it sees."""
+        self._groups: list[tuple[Path, _Names]] = []
+        for line in (read_text(proc / "self/cgroup") or "").splitlines():
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if "memory" in controllers.split(","):
+                self._add(cgroups / "memory", path, _V1)
+            elif number == "0" and not controllers:
+                self._add(cgroups, path, _V2)
+
+    def _add(self, mount: Path, path: str, names: _Names) -> None:
+        group = mount / path.strip("/")
+        while group != mount:
+            self._groups.append((group, names))
+            group = group.parent
+        self._groups.append((mount, names))
+
+    def read(self) -> MemoryLimit | None:
+        """Return the limit with the least room, None where there is none."""
+        limits = [found for group, names in self._groups if (found := _limit_of(group, names))]
+        return min(limits, key=lambda each: each.limit_bytes - each.used_bytes, default=None)
+
+
+def _limit_of(group: Path, names: _Names) -> MemoryLimit | None:
+    limit_bytes = min((_number(group / name) for name in names.limits), default=_UNLIMITED)
+    if limit_bytes >= _UNLIMITED:
+        return None
+    rows = (line.split() for line in (read_bytes(group / "memory.stat") or b"").splitlines())
+    cache = {row[0].decode(): int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    used = _number(group / names.used)
+    if used >= _UNLIMITED:
+        return None
+    return MemoryLimit(limit_bytes, max(used - sum(cache.get(name, 0) for name in names.cache), 0))
+
+
+def _number(path: Path) -> int:
+    """Return the number in a file, ``_UNLIMITED`` where there is none."""
+    data = (read_bytes(path, 64) or b"").strip()
+    return int(data) if data.isdigit() else _UNLIMITED

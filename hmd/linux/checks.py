@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: MIT
+"""What this machine permits and what else runs on it: diagnostics for ``hmd doctor`` and the log.
+
+Features are probed by use: kernel versions are not compared, since distributions backport features
+and leave others out. Privileges are read from /proc/self (capabilities, limits) and the perf
+sysctls; the effect of each capability was measured on Linux 6.18 with an unprivileged caller and a
+target of another user (capabilities(7), move_pages(2), perf_event_open(2)). Conflicts are other
+movers of pages and users of the counters: two movers undo each other's work.
+
+Each diagnostic names what to change. Costs a few milliseconds and one small read per process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from hmd.base.errors import Diagnostic, Severity
+from hmd.base.units import PAGE_BYTES
+from hmd.linux.damon import Kdamonds
+from hmd.linux.damon_ownership import damon_finding, holder
+from hmd.linux.huge_pages import HugeSource, read_huge_pages
+from hmd.linux.mappings import read_mappings
+from hmd.linux.node_memory import hugetlb_finding
+from hmd.linux.procfs import PROC, chosen, format_ids, read_int, read_text
+from hmd.linux.topology import Topology, kernel_tiers, read_topology, tier_warning
+
+_SYSFS = Path("/sys")
+
+_DAMOS_MOVERS = frozenset({"migrate_hot", "migrate_cold", "pageout", "lru_prio", "lru_deprio"})
+_EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]{1,16})$", re.MULTILINE)
+_OPEN_FILES = re.compile(r"^Max open files\s+(\d+|unlimited)", re.MULTILINE)
+_GRANT = "AmbientCapabilities={0} in the unit, or run as root"
+
+# A ring per CPU and event and a pidfd per process must fit, in addition to ordinary files.
+_FEW_FILES = 4096
+
+PERFMON_ENOUGH = 2
+"""The highest kernel.perf_event_paranoid at which every kernel lets CAP_PERFMON open events."""
+
+
+def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnostic, ...]:
+    """Return what the kernel and the native module can do."""
+    return (
+        _move_pages(),
+        page_size_finding(),
+        _memory_tiers(sysfs),
+        _pidfd(),
+        _huge_page_knowledge(proc),
+        hugetlb_finding(sysfs),
+        damon_finding(sysfs),
+    )
+
+
+def topology_finding(sysfs: Path = _SYSFS) -> Diagnostic:
+    """Return whether there is fast and slow memory. Raises MissingError without NUMA nodes."""
+    topology = read_topology(sysfs)
+    warning = tier_warning(topology)
+    order = " then ".join(format_ids(tier) for tier in topology.tiers)
+    state = f"nodes {order}, by {topology.tier_source}"
+    if warning is None:
+        return Diagnostic("memory tiers", Severity.OK, state)
+    what, _, action = warning.rpartition("; ")
+    return Diagnostic("memory tiers", _tier_level(topology), state, what, action)
+
+
+def _tier_level(topology: Topology) -> Severity:
+    """One node has no tiers; a wrong or missing ranking can be configured."""
+    return Severity.FAIL if len(topology.nodes) < 2 else Severity.WARN
+
+
+def _move_pages() -> Diagnostic:
+    """Query the node of a page of our own."""
+    name = "move_pages"
+    try:
+        import numpy as np
+
+        from hmd.linux.page_calls import query_nodes
+    except ImportError as error:
+        return Diagnostic(
+            name,
+            Severity.FAIL,
+            f"the native module does not load: {error}",
+            "hmd moves and samples through it; it needs libnuma.so.1",
+            "apt install libnuma1, then install hmd again",
+        )
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    page[0] = 1
+    held = ctypes.c_char.from_buffer(page)
+    node = int(query_nodes(os.getpid(), np.array([ctypes.addressof(held)], np.uint64))[0])
+    del held
+    page.close()
+    if node >= 0:
+        return Diagnostic(name, Severity.OK, f"works (a page of this process is on node {node})")
+    return Diagnostic(
+        name,
+        Severity.FAIL,
+        f"refused: {errno.errorcode.get(-node, str(-node))}",
+        "hmd moves pages with it; a seccomp profile or a kernel without CONFIG_NUMA refuses it",
+        "in a container allow move_pages in the seccomp profile; else use a kernel with NUMA",
+    )
+
+
+def page_size_finding(page_bytes: int = mmap.PAGESIZE) -> Diagnostic:
+    """Return whether the kernel's page size is that of hmd."""
+    state = f"{page_bytes >> 10} KiB"
+    if page_bytes == PAGE_BYTES:
+        return Diagnostic("page size", Severity.OK, state)
+    return Diagnostic(
+        "page size",
+        Severity.FAIL,
+        f"{state}, not 4 KiB",
+        "hmd counts heat and moves by pages of 4 KiB, of which the kernel knows several as one",
+        "boot a kernel with pages of 4 KiB (on ARM, CONFIG_ARM64_4K_PAGES)",
+    )
+
+
+def _memory_tiers(sysfs: Path) -> Diagnostic:
+    name = "kernel memory tiers"
+    tiers = kernel_tiers(sysfs)
+    if tiers:
+        return Diagnostic(name, Severity.OK, f"{len(tiers)} in /sys/devices/virtual/memory_tiering")
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        "not in this kernel",
+        "it ranks nodes (from Linux 6.1); without it HMAT figures and CPUs have to do",
+        "check `hmd topology`, and configure `tiers:` where it is wrong",
+    )
+
+
+def _pidfd() -> Diagnostic:
+    name = "pidfd"
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        return Diagnostic(
+            name,
+            Severity.OK,
+            f"not usable: {error.strerror}",
+            "exits of processes are noticed at the next scan instead",
+        )
+    return Diagnostic(name, Severity.OK, "exits of processes are noticed at once")
+
+
+def _huge_page_knowledge(proc: Path) -> Diagnostic:
+    name = "huge page knowledge"
+    mappings = read_mappings(os.getpid(), proc)
+    found = read_huge_pages(os.getpid(), mappings, proc) if mappings else None
+    if found is not None and found.source != HugeSource.SMAPS:
+        return Diagnostic(name, Severity.OK, f"exact, from {found.source}")
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        "only whole mappings, from smaps" if found else "none",
+        "a huge page that is not known as one is weighed and moved page by page",
+        "use Linux 6.7 or newer (PAGEMAP_SCAN), or grant CAP_SYS_ADMIN (kpageflags)",
+    )
+
+
+def competing_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnostic, ...]:
+    """Return a diagnostic for each such feature of this kernel, whether it conflicts or not."""
+    findings = (
+        _numa_balancing(proc),
+        _demotion(sysfs),
+        _numad(proc),
+        _zone_reclaim(proc),
+        _damon_module(sysfs, "damon_reclaim", "pages out cold memory by its own counts"),
+        _damon_module(sysfs, "damon_lru_sort", "reorders the LRU lists that demotion follows"),
+        _damon_schemes(sysfs),
+        _nmi_watchdog(proc),
+        _transparent_huge_pages(sysfs),
+    )
+    return tuple(f for f in findings if f is not None)
+
+
+def _numa_balancing(proc: Path) -> Diagnostic | None:
+    name = "NUMA balancing"
+    value = read_int(proc / "sys/kernel/numa_balancing")
+    if value is None:
+        return None
+    if not value:
+        return Diagnostic(name, Severity.OK, "off")
+    # Bit 0: move to the accessing CPU; bit 1: promote from slow tiers (sysctl/kernel.rst).
+    modes = ["places pages by CPU"] * (value & 1) + ["promotes from slow tiers"] * (value >> 1 & 1)
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        f"on ({value}: {', '.join(modes) or 'unknown mode'})",
+        "the kernel moves the same pages by its own hint faults, and each fault costs the program",
+        "sysctl -w kernel.numa_balancing=0",
+    )
+
+
+def _demotion(sysfs: Path) -> Diagnostic | None:
+    name = "demotion by reclaim"
+    path = sysfs / "kernel/mm/numa/demotion_enabled"
+    value = read_text(path)
+    if value is None:
+        return None
+    if value.strip() not in ("true", "1"):
+        return Diagnostic(name, Severity.OK, "off")
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        "on",
+        "under pressure the kernel demotes by its LRU order, also pages that hmd counts as hot",
+        "echo 0 > /sys/kernel/mm/numa/demotion_enabled",
+    )
+
+
+def _numad(proc: Path) -> Diagnostic:
+    name = "numad"
+    pids = [str(pid) for pid, comm in _names(proc) if comm == "numad"]
+    if not pids:
+        return Diagnostic(name, Severity.OK, "not running")
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        f"running (pid {', '.join(pids)})",
+        "numad moves whole processes between nodes by its own measure",
+        "systemctl disable --now numad",
+    )
+
+
+def _names(proc: Path) -> Iterator[tuple[int, str]]:
+    for entry in os.listdir(proc):  # noqa: PTH208 - thousands of entries
+        if entry.isdigit() and (comm := read_text(proc / entry / "comm")) is not None:
+            yield int(entry), comm
+
+
+def _zone_reclaim(proc: Path) -> Diagnostic | None:
+    name = "zone reclaim"
+    value = read_int(proc / "sys/vm/zone_reclaim_mode")
+    if value is None:
+        return None
+    if not value:
+        return Diagnostic(name, Severity.OK, "off")
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        f"on (mode {value})",
+        "a node that fills is reclaimed instead of spilling over: promotions evict page cache",
+        "sysctl -w vm.zone_reclaim_mode=0",
+    )
+
+
+def _damon_module(sysfs: Path, module: str, effect: str) -> Diagnostic | None:
+    path = sysfs / f"module/{module}/parameters/enabled"
+    value = read_text(path)
+    if value is None:
+        return None
+    if value.strip() not in ("Y", "1"):
+        return Diagnostic(module, Severity.OK, "off")
+    return Diagnostic(
+        module, Severity.WARN, "on", effect, f"echo N > /sys/module/{module}/parameters/enabled"
+    )
+
+
+def _damon_schemes(sysfs: Path) -> Diagnostic | None:
+    """Look for running DAMON threads whose schemes move pages (mm/damon/usage.rst)."""
+    name = "DAMON schemes"
+    kdamonds = Kdamonds(sysfs)
+    if not kdamonds.path.is_dir():
+        return None
+    moving: list[str] = []
+    for thread in sorted(kdamonds.path.glob("[0-9]*")):
+        if not kdamonds.is_on(int(thread.name)):
+            continue
+        actions = {read_text(p) or "" for p in thread.glob("contexts/*/schemes/*/action")}
+        moving += [f"{thread.name}: {action}" for action in sorted(actions & _DAMOS_MOVERS)]
+    if not moving:
+        return Diagnostic(name, Severity.OK, "none that moves pages")
+    owner = holder(kdamonds)
+    if owner is not None and not owner.left:
+        return Diagnostic(name, Severity.OK, f"those of hmd (pid {owner.pid}) alone")
+    first = moving[0].split(":")[0]
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        f"running (kdamond {'; '.join(moving)})",
+        "DAMON moves or evicts pages by its own region counts",
+        f"echo off > /sys/kernel/mm/damon/admin/kdamonds/{first}/state",
+    )
+
+
+def _nmi_watchdog(proc: Path) -> Diagnostic | None:
+    name = "NMI watchdog"
+    value = read_int(proc / "sys/kernel/nmi_watchdog")
+    if value is None:
+        return None
+    if not value:
+        return Diagnostic(name, Severity.OK, "off")
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        "on",
+        "it holds one hardware counter on every CPU, which sampling could use",
+        "sysctl -w kernel.nmi_watchdog=0",
+    )
+
+
+def _transparent_huge_pages(sysfs: Path) -> Diagnostic | None:
+    name = "transparent huge pages"
+    folder = sysfs / "kernel/mm/transparent_hugepage"
+    enabled = chosen(read_text(folder / "enabled"))
+    if enabled is None:
+        return None
+    defrag = chosen(read_text(folder / "defrag")) or "unknown"
+    why = ""
+    if enabled == "always":
+        why = "huge pages move whole: 2 MiB follow one hot 4 KiB; hmd weighs them as one"
+    return Diagnostic(name, Severity.OK, f"{enabled} (defrag {defrag})", why)
+
+
+class Capability(IntEnum):
+    """The capabilities that hmd uses (linux/capability.h)."""
+
+    DAC_OVERRIDE = 1
+    DAC_READ_SEARCH = 2
+    IPC_LOCK = 14
+    SYS_PTRACE = 19
+    SYS_ADMIN = 21
+    SYS_NICE = 23
+    PERFMON = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Privileges:
+    """Effective capabilities, sysctls and limits; None where the file is absent.
+
+    ``open_files`` is -1 where there is no limit.
+    """
+
+    capabilities: frozenset[Capability]
+    perf_event_paranoid: int | None
+    perf_event_mlock_kib: int | None
+    open_files: int | None
+
+    def has(self, capability: Capability) -> bool:
+        """Return True where ``capability`` is in effect."""
+        return capability in self.capabilities
+
+    @property
+    def may_sample(self) -> bool:
+        """True where perf events on other users' processes may be opened.
+
+        CAP_SYS_ADMIN includes what CAP_PERFMON gives (since Linux 5.8, which split it off).
+        """
+        return (
+            (self.has(Capability.PERFMON) and not self.perf_for_admins)
+            or self.has(Capability.SYS_ADMIN)
+            or (self.perf_event_paranoid is not None and self.perf_event_paranoid < 0)
+        )
+
+    @property
+    def perf_for_admins(self) -> bool:
+        """True where CAP_PERFMON may not be enough.
+
+        Linux itself knows values up to 2; Debian's and Ubuntu's kernels keep perf_event_open(2)
+        for CAP_SYS_ADMIN above that; 3 and 4 are their defaults. Other kernels ignore such values.
+        """
+        return self.perf_event_paranoid is not None and self.perf_event_paranoid > PERFMON_ENOUGH
+
+
+def read_privileges(proc: Path = PROC) -> Privileges:
+    """Return the privileges of the calling process. Costs four small reads."""
+    kernel = proc / "sys/kernel"
+    return Privileges(
+        capabilities=parse_capabilities(read_text(proc / "self/status") or ""),
+        perf_event_paranoid=read_int(kernel / "perf_event_paranoid"),
+        perf_event_mlock_kib=read_int(kernel / "perf_event_mlock_kb"),
+        open_files=parse_open_files(read_text(proc / "self/limits") or ""),
+    )
+
+
+def parse_capabilities(status: str) -> frozenset[Capability]:
+    """Return the effective capabilities of a /proc/PID/status; none where the line is missing."""
+    match = _EFFECTIVE.search(status)
+    mask = int(match.group(1), 16) if match else 0
+    return frozenset(c for c in Capability if mask >> c & 1)
+
+
+def parse_open_files(limits: str) -> int | None:
+    """Return the soft limit of descriptors of a /proc/PID/limits, -1 for unlimited."""
+    match = _OPEN_FILES.search(limits)
+    if match is None:
+        return None
+    return -1 if match.group(1) == "unlimited" else int(match.group(1))
+
+
+def privilege_findings(privileges: Privileges) -> tuple[Diagnostic, ...]:
+    """Return what works with these privileges and what does not."""
+    return (
+        _moving(privileges),
+        _moving_shared(privileges),
+        _sampling(privileges),
+        _ring_memory(privileges),
+        _frames(privileges),
+        _descriptors(privileges),
+    )
+
+
+def _moving(privileges: Privileges) -> Diagnostic:
+    name = "move pages"
+    if privileges.has(Capability.SYS_PTRACE):
+        return Diagnostic(name, Severity.OK, "CAP_SYS_PTRACE: pages of all processes")
+    return Diagnostic(
+        name,
+        Severity.FAIL,
+        "no CAP_SYS_PTRACE: only processes of this user",
+        "move_pages(2), maps and smaps of other users' processes need it",
+        _GRANT.format("CAP_SYS_PTRACE"),
+    )
+
+
+def _moving_shared(privileges: Privileges) -> Diagnostic:
+    name = "move shared pages"
+    if privileges.has(Capability.SYS_NICE):
+        return Diagnostic(name, Severity.OK, "CAP_SYS_NICE: also pages that several processes map")
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        "no CAP_SYS_NICE: pages that several processes map stay where they are",
+        "MPOL_MF_MOVE_ALL needs it (only with `migrate: move_all: true`)",
+        _GRANT.format("CAP_SYS_NICE"),
+    )
+
+
+def _sampling(privileges: Privileges) -> Diagnostic:
+    name = "sample accesses"
+    paranoid = privileges.perf_event_paranoid
+    if paranoid is None:
+        return Diagnostic(
+            name,
+            Severity.FAIL,
+            "this kernel has no perf events",
+            "samplers read hardware and software events through perf_event_open(2)",
+            "use a kernel with CONFIG_PERF_EVENTS",
+        )
+    if privileges.may_sample:
+        service = ": the service's user needs 2" if privileges.perf_for_admins else ""
+        state = f"perf events allowed (perf_event_paranoid {paranoid}{service})"
+        return Diagnostic(name, Severity.OK, state)
+    if privileges.has(Capability.PERFMON):
+        return Diagnostic(
+            name,
+            Severity.WARN,
+            f"CAP_PERFMON, but perf_event_paranoid is {paranoid}",
+            "kernels of Debian and Ubuntu then keep perf_event_open(2) for CAP_SYS_ADMIN",
+            f"sysctl -w kernel.perf_event_paranoid={PERFMON_ENOUGH}",
+        )
+    return Diagnostic(
+        name,
+        Severity.FAIL,
+        f"no CAP_PERFMON and perf_event_paranoid is {paranoid}",
+        "perf_event_open(2) refuses events on other users' processes",
+        _GRANT.format("CAP_PERFMON"),
+    )
+
+
+def _ring_memory(privileges: Privileges) -> Diagnostic:
+    name = "memory of sample rings"
+    kib = privileges.perf_event_mlock_kib
+    if privileges.has(Capability.IPC_LOCK) or privileges.perf_event_paranoid == -1:
+        return Diagnostic(name, Severity.OK, "CAP_IPC_LOCK: rings of any size")
+    if kib is not None and kib >= 516:
+        return Diagnostic(name, Severity.OK, f"{kib} KiB per CPU (perf_event_mlock_kb)")
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        f"{kib} KiB per CPU (perf_event_mlock_kb)",
+        "mmap of a ring past that fails, and small rings lose samples",
+        "sysctl -w kernel.perf_event_mlock_kb=516",
+    )
+
+
+def _frames(privileges: Privileges) -> Diagnostic:
+    name = "physical addresses"
+    needed = (Capability.DAC_READ_SEARCH, Capability.SYS_ADMIN)
+    lacking = [f"CAP_{c.name}" for c in needed if not privileges.has(c)]
+    if not lacking:
+        return Diagnostic(name, Severity.OK, "frame numbers in pagemap, and kpageflags")
+    return Diagnostic(
+        name,
+        Severity.OK,
+        f"no {', '.join(lacking)}: frame numbers are hidden",
+        "only samplers that give physical addresses and the emulated machine need them",
+    )
+
+
+def _descriptors(privileges: Privileges) -> Diagnostic:
+    name = "open files"
+    limit = privileges.open_files
+    if limit is None or limit < 0 or limit >= _FEW_FILES:
+        return Diagnostic(name, Severity.OK, "unlimited" if limit == -1 else f"{limit} descriptors")
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        f"{limit} descriptors",
+        "a ring takes one for each CPU and event, a watched process one",
+        "LimitNOFILE=65536 in the unit, or `ulimit -n 65536`",
+    )

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: MIT
+"""Memory that the emulated machine's plugin shares with its guest and with its launcher.
+
+The layout is that of hmd/emulate/plugin/shared.h: a header with control words, counters per vCPU,
+and one perf ring per vCPU. The guest sees it as the BAR of an ivshmem device, the launcher as a
+memfd; both use ``SharedMemory``. Words are read in place, so that a read costs no system call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.errors import MissingError, os_error
+from hmd.base.units import PAGE_BYTES
+
+MAGIC = 0x3130554D45444D48
+VERSION = 3
+MAX_NODES = 8
+
+# A snapshot is written in less than a microsecond, unless its writer is preempted.
+_SNAPSHOT_ATTEMPTS = 1000
+_SNAPSHOT_WAIT_S = 0.0002
+
+_IVSHMEM = ("0x1af4", "0x1110")
+
+_HEADER = np.dtype(
+    [
+        ("magic", "<u8"),
+        ("version", "<u4"),
+        ("vcpus", "<u4"),
+        ("nodes", "<u4"),
+        ("pad", "<u4"),
+        ("counters_offset", "<u8"),
+        ("ring_offset", "<u8"),
+        ("ring_stride", "<u8"),
+        ("ring_data_bytes", "<u8"),
+        ("load_period", "<u8"),
+        ("store_period", "<u8"),
+        ("ldlat_ns", "<u4"),
+        ("enabled", "<u4"),
+        ("running", "<u4"),
+        ("armed", "<u4"),
+        ("counters_stride", "<u8"),
+        ("dilation", "<f8"),
+        ("recorded_vcpus", "<u4"),
+        ("each_interrupts", "<u4"),
+        ("recorded", "<u8"),
+        ("pair_period", "<u8"),
+        ("prefetched_period", "<u8"),
+        ("watched_vcpus", "<u4"),
+        ("pad2", "<u4"),
+        ("awake_ps", "<u8"),
+        ("pad3", "<u8", (5,)),
+        ("clock_ps", "<u8"),
+    ]
+)
+
+_NODE_WORDS = (
+    "load_misses",
+    "store_misses",
+    "prefetched_lines",
+    "kernel_lines",
+    "table_lines",
+    "read_bytes",
+    "write_bytes",
+    "stall_ps",
+)
+_VCPU_WORDS = (
+    "instructions",
+    "loads",
+    "stores",
+    "llc_hits",
+    "clock_ps",
+    "busy_ps",
+    "sampling_ps",
+    "shootdown_ps",
+    "page_walks",
+)
+_VCPU_HEAD = np.dtype(
+    [
+        (name, "<u8")
+        for name in (
+            "clock_ps",
+            "load_samples",
+            "store_samples",
+            "lost_samples",
+            "sequence",
+            "host_ns",
+            "paced_ns",
+            "behind_ns",
+        )
+    ]
+)
+_COUNTERS = np.dtype(
+    [(name, "<u8") for name in _VCPU_WORDS]
+    + [("node", [(name, "<u8") for name in _NODE_WORDS], (MAX_NODES,))]
+)
+_INSTRUCTIONS_OFFSET = 8 * _VCPU_WORDS.index("instructions")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginNodeCounters:
+    """Accesses of one vCPU to one node; misses are user-mode demand misses of 64-byte lines."""
+
+    load_misses: int
+    store_misses: int
+    prefetched_lines: int
+    kernel_lines: int
+    table_lines: int
+    read_bytes: int
+    write_bytes: int
+    stall_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class PluginVcpuCounters:
+    """Counters of one vCPU, a consistent snapshot; ``busy_ps`` is its modelled execution time.
+
+    ``sampling_ps`` and ``shootdown_ps`` of it were taken by sampling records and interprocessor
+    interrupts.
+    """
+
+    instructions: int
+    loads: int
+    stores: int
+    llc_hits: int
+    clock_ps: int
+    busy_ps: int
+    sampling_ps: int
+    shootdown_ps: int
+    page_walks: int
+    host_ns: int
+    paced_ns: int
+    behind_ns: int
+    load_samples: int
+    store_samples: int
+    lost_samples: int
+    nodes: tuple[PluginNodeCounters, ...]
+
+
+def find_device(sysfs: Path = Path("/sys")) -> Path | None:
+    """Return the BAR of the emulated machine's device, None on any other machine."""
+    for folder in sorted(sysfs.glob("bus/pci/devices/*")):
+        try:
+            identity = tuple((folder / name).read_text().strip() for name in ("vendor", "device"))
+        except OSError:
+            continue
+        if identity == _IVSHMEM and (folder / "resource2").exists():
+            return folder / "resource2"
+    return None
+
+
+class SharedMemory:
+    """The mapped memory; a context manager.
+
+    Raises UnavailableError where the file cannot be opened, MissingError where the plugin has not
+    laid it out.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Map the file of this descriptor, which the caller keeps; MissingError if it is short."""
+        if os.fstat(fd).st_size < _HEADER.itemsize:
+            raise MissingError("the emulated machine's memory has no header: boot it again")
+        self._map = mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED)
+        self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self._header: Any = self._bytes[: _HEADER.itemsize].view(_HEADER)[0:1]
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Map a file or a device's BAR."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise os_error(
+                error,
+                f"cannot open the emulated machine's memory {path}: {error.strerror} (run as root)",
+            ) from None
+        try:
+            memory = cls(fd)
+        finally:
+            os.close(fd)
+        memory.check()
+        return memory
+
+    def check(self) -> None:
+        """Raise MissingError unless the plugin has laid the memory out and it is consistent."""
+        if not self.ready:
+            raise MissingError("the emulated machine's memory has no header: its plugin is not up")
+        if self._word("version") != VERSION:
+            raise MissingError(
+                f"the emulated machine's memory has version {self._word('version')}, "
+                f"this hmd reads {VERSION}: start the machine with the same hmd"
+            )
+        size, data = len(self._bytes), self._word("ring_data_bytes")
+        rings = self._word("ring_offset") + self.vcpus * self._word("ring_stride")
+        counters = self._word("counters_offset") + self.vcpus * self._word("counters_stride")
+        sound = (
+            0 < self.vcpus <= 4096
+            and 0 < self.nodes <= MAX_NODES
+            and data & (data - 1) == 0
+            and PAGE_BYTES + data <= self._word("ring_stride")
+            and max(rings, counters) <= size
+        )
+        if not sound:
+            raise MissingError("the emulated machine's memory has a damaged header: boot it again")
+
+    @property
+    def ready(self) -> bool:
+        """True once the plugin has written its header."""
+        return self._word("magic") == MAGIC
+
+    @property
+    def vcpus(self) -> int:
+        """Number of vCPUs."""
+        return self._word("vcpus")
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self._word("nodes")
+
+    @property
+    def dilation(self) -> float:
+        """Host (and guest) time over modelled time; a change applies from the next start on."""
+        return float(self._header["dilation"][0])
+
+    @dilation.setter
+    def dilation(self, factor: float) -> None:
+        self._header["dilation"][0] = factor
+
+    @property
+    def clock_ps(self) -> int:
+        """Modelled time of the machine, the furthest vCPU's."""
+        return self._word("clock_ps")
+
+    def vcpu_clock_ps(self, vcpu: int) -> int:
+        """Return modelled time of one vCPU, live."""
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        return int(self._bytes[start : start + 8].view(np.uint64)[0])
+
+    def vcpu_instructions(self, vcpu: int) -> int:
+        """Return the instructions that one vCPU has executed, at most a millisecond old.
+
+        A single word: readers in the guest are slower than the plugin publishes, and so could not
+        get a consistent snapshot of all.
+        """
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        start += _VCPU_HEAD.itemsize + _INSTRUCTIONS_OFFSET
+        return int(self._bytes[start : start + 8].view(np.uint64)[0])
+
+    @property
+    def armed(self) -> bool:
+        """True once code is instrumented, soon after ``running`` was set."""
+        return self._word("armed") != 0
+
+    @property
+    def running(self) -> bool:
+        """True while the timing model is on."""
+        return self._word("running") != 0
+
+    @running.setter
+    def running(self, on: bool) -> None:
+        self._header["running"][0] = int(on)
+
+    def sample(
+        self,
+        load_period: int,
+        store_period: int,
+        ldlat_ns: int,
+        pair_period: int = 0,
+        prefetched_period: int = 0,
+        *,
+        each_interrupts: bool = False,
+    ) -> None:
+        """Sample one in N load misses and one in N stores (0: none), loads from ``ldlat_ns`` on.
+
+        A second counter of the same loads samples one in ``pair_period``; another samples one in
+        ``prefetched_period`` loads of lines that the prefetcher brought. ``each_interrupts``:
+        the kernel takes an interrupt for each sample, as for samples with timestamps, instead of
+        one for a full buffer.
+        """
+        self._header["each_interrupts"][0] = int(each_interrupts)
+        self._header["load_period"][0] = load_period
+        self._header["store_period"][0] = store_period
+        self._header["pair_period"][0] = pair_period
+        self._header["prefetched_period"][0] = prefetched_period
+        self._header["ldlat_ns"][0] = ldlat_ns
+        self._header["enabled"][0] = 1
+
+    @property
+    def store_period(self) -> int:
+        """Stores per sample, as ``sample`` last set it; 0: none are sampled."""
+        return self._word("store_period")
+
+    def stop_sampling(self) -> None:
+        """Make the plugin stop writing records."""
+        self._header["enabled"][0] = 0
+
+    def record_misses(self, *vcpus: int) -> None:
+        """Start a new recording of these vCPUs' misses, or stop without any."""
+        if vcpus:
+            self._header["recorded"][0] = 0
+        self._header["recorded_vcpus"][0] = sum(1 << vcpu for vcpu in vcpus)
+
+    def watch(self, *vcpus: int) -> None:
+        """Measure ``awake_ps`` of these vCPUs, which are halted now."""
+        self._header["watched_vcpus"][0] = sum(1 << vcpu for vcpu in vcpus)
+
+    @property
+    def awake_ps(self) -> int:
+        """Modelled time in which at least one watched vCPU did not halt, until all did."""
+        return self._word("awake_ps")
+
+    @property
+    def recorded(self) -> int:
+        """Misses of the recording so far, those without room included."""
+        return self._word("recorded")
+
+    def ring(self, vcpu: int) -> npt.NDArray[np.uint8]:
+        """Return a vCPU's perf ring, header page and data, as writable bytes in place."""
+        start = self._word("ring_offset") + vcpu * self._word("ring_stride")
+        return self._bytes[start : start + PAGE_BYTES + self._word("ring_data_bytes")]
+
+    def counters(self, vcpu: int) -> PluginVcpuCounters:
+        """Return a consistent snapshot of a vCPU's counters, at most a millisecond old.
+
+        After a machine was killed while writing, the words may be inconsistent.
+        """
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        middle = start + _VCPU_HEAD.itemsize
+        head = self._bytes[start:middle].view(_VCPU_HEAD)
+        live = self._bytes[middle : middle + _COUNTERS.itemsize].view(_COUNTERS)
+        for _ in range(_SNAPSHOT_ATTEMPTS):
+            sequence = int(head["sequence"][0])
+            first, words = head.copy(), live.copy()
+            if sequence % 2 == 0 and sequence == int(head["sequence"][0]):
+                break
+            time.sleep(_SNAPSHOT_WAIT_S)
+        return PluginVcpuCounters(
+            **{name: int(words[name][0]) for name in _VCPU_WORDS},
+            **{name: int(first[name][0]) for name in ("host_ns", "paced_ns", "behind_ns")},
+            **{
+                name: int(first[name][0])
+                for name in ("load_samples", "store_samples", "lost_samples")
+            },
+            nodes=tuple(
+                PluginNodeCounters(
+                    **{name: int(words["node"][name][0, node]) for name in _NODE_WORDS}
+                )
+                for node in range(self.nodes)
+            ),
+        )
+
+    def close(self) -> None:
+        """Unmap, once no view of a ring is left; may be called twice."""
+        self._header = None
+        self._bytes = np.empty(0, np.uint8)
+        # BufferError: a view of a ring exists; the mapping ends with it.
+        with contextlib.suppress(BufferError):
+            self._map.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _word(self, name: str) -> int:
+        return int(self._header[name][0])

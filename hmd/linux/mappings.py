@@ -1,0 +1,626 @@
+# SPDX-License-Identifier: MIT
+"""A process's mappings as columns: which may be moved, which are shared, which hold an address.
+
+``read_mappings`` parses /proc/PID/maps (proc_pid_maps(5)), which the kernel prints without walking
+page tables; about 2 µs per mapping. Flags and huge pages are only in smaps, which walks them all: a
+second, slower call (10 µs per mapping).
+
+``mapping_pieces`` reads in pieces, so that no process decides how long a read takes:
+vm.max_map_count permits 65,530 mappings, and a million where a database asks for it. The kernel
+prints from the address that the last read reached (fs/proc/task_mmu.c, m_start()). Of a process
+with more than ``EXACT_MAPPINGS`` the rest is looked up by strides of ``STRIDE_BYTES``, where the
+kernel can.
+
+``mappings_at`` asks for the mappings of some addresses by PROCMAP_QUERY (Linux 6.11,
+include/uapi/linux/fs.h): about 0.8 µs each, whatever the number of mappings. Kernels before answer
+by the text, of which a bounded part is read.
+
+``shared_range`` identifies what other processes may map too. Shared anonymous memory, memfd, POSIX
+and System V segments and files on tmpfs are files to the kernel, with device, inode and offset.
+
+``compare_spaces`` orders address spaces by kcmp(2), KCMP_VM, so that processes with one space
+(CLONE_VM without CLONE_THREAD, vfork(2)) are found by bisection; about 1 µs. Needs CAP_SYS_PTRACE
+for processes of other users, and CONFIG_KCMP.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum, IntFlag
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd._native import ffi, lib
+from hmd.base.units import HUGE_PAGE_BYTES, MIB, PAGE_BYTES
+from hmd.linux.procfs import PROC, ProcessId, absent, alive, open_to_read, read_bytes
+from hmd.linux.targets import SafeRegex
+
+LEAST_BYTES: Final = 4 * MIB
+"""Smaller mappings are not worth the search for others of their file."""
+PROCESS_MOST: Final = 64
+"""Mappings of a process that are followed, the largest."""
+
+_OFFSETS_END: Final = 1 << 56
+_SYSV: Final = "/SYSV"
+
+_COLUMNS = ("start", "end", "kind", "access", "unmovable", "huge_eligible", "huge_bytes")
+
+# Numbers as the kernel prints them: a 64-bit address has at most 16 digits.
+_HEADER = re.compile(
+    rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-])([w-])([x-])([ps])"
+    rb" ([0-9a-f]{1,16}) ([0-9a-f]+:[0-9a-f]+) (\d{1,20})(?: +(.*))?$",
+    re.MULTILINE,
+)
+
+# I/O memory and raw frame numbers have no movable struct page behind them
+# (Documentation/filesystems/proc.rst, VmFlags).
+_UNMOVABLE = frozenset({b"io", b"pf"})
+
+_HUGE_KIB = re.compile(rb"^(?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +(\d{1,15}) kB", re.M)
+_ELIGIBLE = re.compile(rb"^THPeligible: +1", re.M)
+_VM_FLAGS = re.compile(rb"^VmFlags:(.*)$", re.M)
+Addresses = npt.NDArray[np.uint64]
+
+ROWS: Final = 1024
+"""Mappings of one call: about 1 ms."""
+
+TEXT_BYTES: Final = 8 << 20
+"""Text of maps that stands in for queries: 65,530 mappings (the default of vm.max_map_count)."""
+
+_ROW: Final = np.dtype(
+    [(name, "<u8") for name in ("start", "end", "offset", "inode")]
+    + [(name, "<u4") for name in ("major", "minor", "name_start", "name_bytes", "access", "_")]
+)
+
+_NAMES_BYTES: Final = 1 << 17
+_PIECE_BYTES: Final = 1 << 15
+
+PIECE_BYTES: Final = 1 << 15
+"""Text of a piece: some 500 mappings, which take about 1.5 ms."""
+
+EXACT_MAPPINGS: Final = 1 << 14
+"""Mappings of a process that are read one by one: about 50 ms."""
+
+STRIDE_BYTES: Final = HUGE_PAGE_BYTES
+"""Unit of address space of which, beyond ``EXACT_MAPPINGS``, one anonymous mapping is read."""
+
+_EQUAL, _LESS = 0, 1
+
+
+class FileKey(NamedTuple):
+    """A file: device and inode as maps prints them, and what distinguishes files of these.
+
+    That is ``name``. The inode of a System V segment is its id, which a memfd's may equal
+    (ipc/shm.c, newseg()). Subvolumes of btrfs have one device in maps, so that other files need
+    their path, and ``namespace``, the mount namespace that it is valid in; 0 where there is none.
+    """
+
+    device: bytes
+    inode: int
+    name: str = ""
+    namespace: int = 0
+
+
+class SharedRange(NamedTuple):
+    """Addresses from ``start`` to ``end`` (exclusive) map a file from ``offset`` on, in bytes."""
+
+    start: int
+    end: int
+    offset: int
+    file: FileKey
+
+
+def shared_range(
+    span: tuple[int, int], offset: int, device: bytes, inode: int, path: str, *, memory: bool
+) -> SharedRange | None:
+    """Return a shared mapping; None where it is small, or no part of a file that hmd follows.
+
+    ``memory``: the kernel's own file systems for memory have the file, whose inodes are unique.
+    """
+    start, end = span
+    outside = offset % PAGE_BYTES or offset + (end - start) > _OFFSETS_END
+    if end - start < LEAST_BYTES or not inode or outside:
+        return None
+    name = path if not memory else _SYSV if path.startswith(_SYSV) else ""
+    return SharedRange(start, end, offset, FileKey(device, inode, name))
+
+
+def in_namespace(ranges: Iterable[SharedRange], namespace: int) -> list[SharedRange]:
+    """Return the mappings as those of a process in a mount namespace, 0 where it is not known.
+
+    Of a process whose namespace is not known, only memory without a path can be identified.
+    """
+    known = [one for one in ranges if namespace or one.file.name in ("", _SYSV)]
+    return [
+        one
+        if one.file.name in ("", _SYSV)
+        else one._replace(file=one.file._replace(namespace=namespace))
+        for one in known
+    ]
+
+
+def range_bytes(one: SharedRange) -> int:
+    """Return the size of a mapping."""
+    return one.end - one.start
+
+
+class MappingKind(IntEnum):
+    """What backs a mapping."""
+
+    ANON = 0
+    HEAP = 1
+    STACK = 2
+    FILE = 3
+    SHM = 4
+    """Shared anonymous memory, memfd, System V and POSIX shared memory."""
+    HUGETLB = 5
+    SPECIAL = 6
+    """Kernel pages ([vdso], [vvar]), devices and others without movable memory."""
+
+
+class MappingAccess(IntFlag):
+    """Permissions of a mapping."""
+
+    READ = 1
+    WRITE = 2
+    EXEC = 4
+    SHARED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Mappings:
+    """Mappings of one process in order of address; all columns have shape ``(n,)``.
+
+    ``start`` and ``end`` (exclusive) are addresses, ``kind`` holds ``MappingKind``, ``access`` bits
+    of ``MappingAccess``. ``unmovable`` marks what only smaps shows (I/O and PFN maps; locked pages
+    are movable); ``huge_eligible`` where the kernel may use transparent huge pages, by shape alone
+    until ``read_mapping_details`` has asked smaps. ``huge_bytes`` is the part that is in huge pages
+    now, -1 where unknown. ``shared`` are the mappings of files that other processes may map too, as
+    far as hmd follows these (:mod:`hmd.linux.mappings`).
+    """
+
+    start: npt.NDArray[np.uint64]
+    end: npt.NDArray[np.uint64]
+    kind: npt.NDArray[np.uint8]
+    access: npt.NDArray[np.uint8]
+    unmovable: npt.NDArray[np.bool_]
+    huge_eligible: npt.NDArray[np.bool_]
+    huge_bytes: npt.NDArray[np.int64]
+    path: tuple[str, ...]
+    shared: tuple[SharedRange, ...] = ()
+
+    def __len__(self) -> int:
+        """Return the number of mappings."""
+        return len(self.start)
+
+    @property
+    def accessible(self) -> npt.NDArray[np.bool_]:
+        """Where the process has any access, shape ``(n,)``; what is only reserved has none."""
+        usable = np.uint8(MappingAccess.READ | MappingAccess.WRITE | MappingAccess.EXEC)
+        return np.asarray((self.access & usable) != 0)
+
+    @property
+    def movable(self) -> npt.NDArray[np.bool_]:
+        """Where pages may be moved, shape ``(n,)``.
+
+        Not: kernel and device pages, and executable file mappings, which are libraries shared
+        by many processes: moving them costs a walk of all mappers and gains little.
+        """
+        return self.migratable & ~self.executable_file
+
+    @property
+    def migratable(self) -> npt.NDArray[np.bool_]:
+        """Where the kernel can move pages, executable files included, shape ``(n,)``."""
+        special: npt.NDArray[np.bool_] = self.kind == MappingKind.SPECIAL
+        return ~(self.unmovable | special)
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Mappings:
+        """Return some of the mappings; ``rows`` ascend. Those shared are the taken ones' alone."""
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        starts = set(columns["start"].tolist())
+        return Mappings(
+            **columns,
+            path=tuple(self.path[row] for row in rows.tolist()),
+            shared=tuple(one for one in self.shared if one.start in starts),
+        )
+
+    def joined(self, others: Sequence[Mappings]) -> Mappings:
+        """Return these mappings and the others, which follow them in order of address."""
+        parts = (self, *others)
+        return Mappings(
+            **{name: np.concatenate([getattr(one, name) for one in parts]) for name in _COLUMNS},
+            path=tuple(chain.from_iterable(one.path for one in parts)),
+            shared=tuple(chain.from_iterable(one.shared for one in parts)),
+        )
+
+    def keeping(self, patterns: Sequence[SafeRegex]) -> Mappings:
+        """Return the mappings, those unmovable whose path matches one of the patterns."""
+        found = {
+            path: any(one.search(os.fsencode(path)) for one in patterns) for path in set(self.path)
+        }
+        kept = np.array([found[path] for path in self.path], np.bool_)
+        return replace(self, unmovable=self.unmovable | kept)
+
+    @property
+    def executable_file(self) -> npt.NDArray[np.bool_]:
+        """Where code of a program or library is mapped, shape ``(n,)``."""
+        file: npt.NDArray[np.bool_] = self.kind == MappingKind.FILE
+        code: npt.NDArray[np.bool_] = (self.access & MappingAccess.EXEC) != 0
+        return file & code
+
+    def movable_at(self, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Return for each address whether it lies in a movable mapping; shape as ``addresses``."""
+        if not len(self) or not len(addresses):
+            return np.zeros(len(addresses), np.bool_)
+        first = int(np.searchsorted(self.start, addresses.min(), side="right")) - 1
+        if first >= 0 and addresses.max() < self.end[first]:
+            # One mapping has them all, as is usual for large ones.
+            return np.full(len(addresses), self.movable[first])
+        row = np.searchsorted(self.start, addresses, side="right") - 1
+        inside = (row >= 0) & (addresses < self.end[row])
+        return inside & self.movable[row]
+
+
+def read_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
+    """Return the mappings of ``pid``, None where it has exited or may not be read.
+
+    Reading another user's process needs CAP_SYS_PTRACE.
+    """
+    data = read_bytes(proc / str(pid) / "maps")
+    return None if data is None else parse_maps(data)
+
+
+def read_mapping_details(pid: int, proc: Path = PROC) -> Mappings | None:
+    """Return the mappings with the fields of smaps; None as ``read_mappings``.
+
+    Costs a walk of the process's page tables: milliseconds per gigabyte.
+    """
+    data = read_bytes(proc / str(pid) / "smaps")
+    return None if data is None else parse_smaps(data)
+
+
+def parse_maps(data: bytes) -> Mappings:
+    """Return the mappings of a maps file; malformed lines are skipped."""
+    return _columns(_HEADER.findall(data))
+
+
+def parse_smaps(data: bytes) -> Mappings:
+    """Return the mappings of a smaps file, with ``huge_bytes``, eligibility and VMA flags."""
+    headers = list(_HEADER.finditer(data))
+    mappings = _columns([m.groups() for m in headers])
+    if not headers:
+        return mappings
+    ends = [m.start() for m in headers[1:]] + [len(data)]
+    bodies = [_parse_body(data[m.end() : end]) for m, end in zip(headers, ends, strict=True)]
+    flags = [body[0] for body in bodies]
+    hugetlb = np.array([b"ht" in f for f in flags])
+    return replace(
+        mappings,
+        kind=np.where(hugetlb, np.uint8(MappingKind.HUGETLB), mappings.kind),
+        unmovable=np.array([not _UNMOVABLE.isdisjoint(f) for f in flags]),
+        huge_bytes=np.array([body[1] for body in bodies], np.int64),
+        huge_eligible=np.array([body[2] for body in bodies]),
+    )
+
+
+def _parse_body(body: bytes) -> tuple[frozenset[bytes], int, bool]:
+    """Return VMA flags, bytes in transparent huge pages, and whether more may become so."""
+    found = _VM_FLAGS.search(body)
+    flags = frozenset(found.group(1).split()) if found else frozenset()
+    huge = sum(int(kib) for kib in _HUGE_KIB.findall(body)) << 10
+    return flags, huge, _ELIGIBLE.search(body) is not None
+
+
+def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
+    n = len(headers)
+
+    def backing(row: int) -> tuple[int, bytes, int]:
+        offset, device, inode = headers[row][6:9]
+        return int(offset, 16), device, int(inode)
+
+    return mappings_of(
+        start=np.fromiter((int(h[0], 16) for h in headers), np.uint64, n),
+        end=np.fromiter((int(h[1], 16) for h in headers), np.uint64, n),
+        access=np.fromiter((_access(h) for h in headers), np.uint8, n),
+        paths=tuple((h[9] or b"").decode("utf-8", "surrogateescape") for h in headers),
+        backing=backing,
+    )
+
+
+def mappings_of(
+    start: npt.NDArray[np.uint64],
+    end: npt.NDArray[np.uint64],
+    access: npt.NDArray[np.uint8],
+    paths: tuple[str, ...],
+    backing: Callable[[int], tuple[int, bytes, int]],
+) -> Mappings:
+    """Return mappings from what maps has of each, in order of address; columns ``(n,)``.
+
+    ``backing`` returns the offset in bytes, device and inode of the file that a row maps.
+    """
+    n = len(start)
+    kinds = {path: kind_of(path) for path in set(paths)}
+    kind = np.fromiter((kinds[path] for path in paths), np.uint8, n)
+    # A huge page needs an aligned 2 MiB within the mapping.
+    huge = np.uint64(HUGE_PAGE_BYTES)
+    first = (start + huge - np.uint64(1)) // huge * huge
+    # At the top of the address space the rounding wraps to 0; no huge page fits there.
+    fits = (first >= start) & (end >= first) & (end - first >= huge)
+    private = (access & MappingAccess.SHARED) == 0
+    own = (kind == MappingKind.ANON) | (kind == MappingKind.HEAP) | (kind == MappingKind.STACK)
+    large = ~private & (end - start >= LEAST_BYTES) & (kind != MappingKind.SPECIAL)
+    found = []
+    for row in np.flatnonzero(large).tolist():
+        memory = bool(kind[row] != MappingKind.FILE)
+        addresses = int(start[row]), int(end[row])
+        one = shared_range(addresses, *backing(row), paths[row], memory=memory)
+        if one is not None:
+            found.append(one)
+    return Mappings(
+        start=start,
+        end=end,
+        kind=kind,
+        access=access,
+        unmovable=np.zeros(n, np.bool_),
+        huge_eligible=fits & ((own & private) | (kind == MappingKind.SHM)),
+        huge_bytes=np.full(n, -1, np.int64),
+        path=paths,
+        shared=tuple(found),
+    )
+
+
+def _access(header: tuple[bytes, ...]) -> int:
+    return (
+        (header[2] == b"r") * MappingAccess.READ
+        | (header[3] == b"w") * MappingAccess.WRITE
+        | (header[4] == b"x") * MappingAccess.EXEC
+        | (header[5] == b"s") * MappingAccess.SHARED
+    )
+
+
+def kind_of(path: str) -> MappingKind:
+    """Return the kind of mapping that a path in maps stands for."""
+    if not path or path.startswith("[anon:"):
+        return MappingKind.ANON
+    if path == "[heap]":
+        return MappingKind.HEAP
+    if path.startswith("[stack"):
+        return MappingKind.STACK
+    if path.startswith(("/anon_hugepage", "/dev/hugepages/")):
+        return MappingKind.HUGETLB
+    shared = ("/dev/zero", "/dev/shm/", "/memfd:", "/SYSV", "[anon_shmem:")
+    if path.startswith(shared):
+        return MappingKind.SHM
+    # Other brackets are the kernel's own pages; a file below /dev is a device, whose pages are
+    # pinned or no memory at all; anon_inode: is perf rings, io_uring, KVM.
+    if path.startswith(("[", "/dev/", "anon_inode:", "socket:", "pipe:")):
+        return MappingKind.SPECIAL
+    return MappingKind.FILE
+
+
+def mappings_at(pid: int, addresses: Addresses, proc: Path = PROC) -> Mappings | None:
+    """Return the mappings that contain any of the addresses; None as ``read_mappings``.
+
+    Time and memory follow the number of addresses. Without PROCMAP_QUERY the first ``TEXT_BYTES``
+    of maps are read at most, so that mappings beyond are missing.
+    """
+    fd = open_to_read(proc / str(pid) / "maps")
+    if fd is None:
+        return None
+    rising = bool((addresses[1:] >= addresses[:-1]).all())
+    ascending = np.ascontiguousarray(addresses) if rising else np.sort(addresses)
+    try:
+        try:
+            return query_at(fd, ascending)
+        except OSError as error:
+            if error.errno != errno.ENOTTY:
+                raise
+        return _text_at(fd, ascending)
+    except OSError as error:
+        if absent(error):
+            return None
+        raise
+    finally:
+        os.close(fd)
+
+
+def query_at(fd: int, addresses: Addresses) -> Mappings:
+    """Return the mappings that contain any of the ascending addresses.
+
+    ``fd`` is /proc/PID/maps. OSError: ENOTTY before Linux 6.11, ESRCH after exit.
+    """
+    rows, names = np.zeros(min(ROWS, max(1, len(addresses))), _ROW), ffi.new("char[]", _NAMES_BYTES)
+    done, found = ffi.new("size_t *"), list[Mappings]()
+    while True:
+        count = _checked(
+            lib.hmd_mappings_at(
+                fd,
+                len(addresses),
+                ffi.from_buffer("uint64_t[]", addresses),
+                len(rows),
+                ffi.from_buffer("struct hmd_mapping[]", rows, require_writable=True),
+                _NAMES_BYTES,
+                names,
+                done,
+            )
+        )
+        found.append(_mappings(rows[:count], names))
+        addresses = addresses[int(done[0]) :]
+        if not len(addresses):
+            return found[0].joined(found[1:])
+
+
+def query_from(fd: int, address: int, stride_bytes: int) -> tuple[Mappings, int]:
+    """Return the next mappings from ``address`` on, and where to go on; no mappings at the end.
+
+    After anonymous memory that is accessible it goes on with the next multiple of ``stride_bytes``:
+    mappings that begin and end before that are left out. ``fd`` and errors as ``query_at``.
+    """
+    rows, names = np.zeros(ROWS, _ROW), ffi.new("char[]", _NAMES_BYTES)
+    at = ffi.new("uint64_t *", address)
+    count = _checked(
+        lib.hmd_mappings_from(
+            fd,
+            at,
+            stride_bytes,
+            ROWS,
+            ffi.from_buffer("struct hmd_mapping[]", rows, require_writable=True),
+            _NAMES_BYTES,
+            names,
+        )
+    )
+    return _mappings(rows[:count], names), int(at[0])
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+def _mappings(rows: npt.NDArray[np.void], names: object) -> Mappings:
+    """Return the mappings of the kernel's answers, as maps prints them."""
+    used = int(rows["name_start"][-1] + rows["name_bytes"][-1]) if len(rows) else 0
+    text = bytes(ffi.buffer(names, used))
+    starts = rows["name_start"].tolist()
+    # maps prints a line break in a path as a number (proc_pid_maps(5)).
+    paths = tuple(
+        text[start : start + length].replace(b"\n", b"\\012").decode("utf-8", "surrogateescape")
+        if length
+        else ""
+        for start, length in zip(starts, rows["name_bytes"].tolist(), strict=True)
+    )
+
+    def backing(row: int) -> tuple[int, bytes, int]:
+        one = rows[row]
+        return int(one["offset"]), b"%02x:%02x" % (one["major"], one["minor"]), int(one["inode"])
+
+    return mappings_of(
+        start=rows["start"].copy(),
+        end=rows["end"].copy(),
+        access=rows["access"].astype(np.uint8),
+        paths=paths,
+        backing=backing,
+    )
+
+
+def _text_at(fd: int, addresses: Addresses) -> Mappings:
+    """Return the mappings that contain any of the ascending addresses, from the text of maps."""
+    found, text, left = [parse_maps(b"")], b"", TEXT_BYTES
+    while len(addresses) and left > 0 and (data := os.read(fd, _PIECE_BYTES)):
+        left -= len(data)
+        text += data
+        end = text.rfind(b"\n") + 1
+        piece, text = parse_maps(text[:end]), text[end:]
+        if not len(piece):
+            continue
+        seen = int(np.searchsorted(addresses, piece.end[-1]))
+        row = np.searchsorted(piece.start, addresses[:seen], side="right") - 1
+        inside = (row >= 0) & (addresses[:seen] < piece.end[row])
+        found.append(piece.take(np.unique(row[inside])))
+        addresses = addresses[seen:]
+    return found[0].joined(found[1:])
+
+
+def mapping_pieces(
+    pid: int, proc: Path = PROC, *, details: bool = False
+) -> Generator[Mappings, None, None]:
+    """Yield the mappings of ``pid`` piece by piece, in order of address.
+
+    ``details`` reads smaps, as ``read_mapping_details``. Yields nothing where the process has
+    exited or may not be read, and ends early where it exits meanwhile. Closing the generator closes
+    the file. After ``EXACT_MAPPINGS`` what follows accessible anonymous memory in the same
+    ``STRIDE_BYTES`` is left out, unless it reaches beyond.
+    """
+    fd = open_to_read(proc / str(pid) / ("smaps" if details else "maps"))
+    if fd is None:
+        return
+    try:
+        read, queried = 0, details
+        for piece in _text_pieces(fd, details=details):
+            yield piece
+            read += len(piece)
+            if read >= EXACT_MAPPINGS and not queried:
+                queried = True
+                if (yield from _strides(fd, int(piece.end[-1]))):
+                    break
+    except OSError as error:
+        if not absent(error):
+            raise
+    finally:
+        os.close(fd)
+
+
+def covering_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
+    """Return mappings that cover the pages of ``pid``; None where it has none or may not be read.
+
+    They are those of ``mapping_pieces``, of which the process's own memory reaches over what was
+    left out after it. They ascend and are disjoint, also where the process maps meanwhile.
+    """
+    pieces = list(mapping_pieces(pid, proc))
+    if not pieces:
+        return None
+    found = pieces[0].joined(pieces[1:])
+    before = np.append(np.uint64(0), np.maximum.accumulate(found.end)[:-1])
+    found = replace(found, start=np.maximum(found.start, before))
+    found = found.take(np.flatnonzero(found.start < found.end))
+    own = (found.kind == MappingKind.ANON) | (found.kind == MappingKind.HEAP)
+    own &= found.accessible & (np.arange(len(found)) >= EXACT_MAPPINGS)
+    stride, nowhere = np.uint64(STRIDE_BYTES), np.iinfo(np.uint64).max
+    reach = ((found.end - np.uint64(1)) // stride + np.uint64(1)) * stride
+    reach = np.minimum(reach, np.append(found.start[1:], nowhere))
+    return replace(found, end=np.where(own, reach, found.end))
+
+
+def _text_pieces(fd: int, *, details: bool) -> Generator[Mappings, None, None]:
+    text = b""
+    while data := os.read(fd, PIECE_BYTES):
+        text += data
+        end = _whole(text, details=details) if len(text) >= PIECE_BYTES else 0
+        if end:
+            yield parse_smaps(text[:end]) if details else parse_maps(text[:end])
+            text = text[end:]
+    if text:
+        yield parse_smaps(text) if details else parse_maps(text)
+
+
+def _strides(fd: int, address: int) -> Generator[Mappings, None, bool]:
+    """Yield mappings from an address on, one per stride; return whether the kernel answers."""
+    while True:
+        try:
+            piece, address = query_from(fd, address, STRIDE_BYTES)
+        except OSError as error:
+            if error.errno == errno.ENOTTY:
+                return False
+            raise
+        if not len(piece):
+            return True
+        yield piece
+
+
+def _whole(text: bytes, *, details: bool) -> int:
+    """Return where the last whole mapping of a piece of text ends; 0 where there is none."""
+    if not details:
+        return text.rfind(b"\n") + 1
+    # The flags are the last line of a mapping in smaps (show_smap()).
+    return text.find(b"\n", text.rfind(b"\nVmFlags:") + 1) + 1 if b"\nVmFlags:" in text else 0
+
+
+def compare_spaces(first: ProcessId, second: ProcessId, proc: Path = PROC) -> int | None:
+    """Return below 0, 0 or above 0 as the address space of one orders before that of the other.
+
+    0 is the same address space. None where the kernel does not answer: a process has exited, access
+    is not permitted, or there is no kcmp(2).
+    """
+    answer = int(lib.hmd_compare_spaces(first.pid, second.pid))
+    if answer == _EQUAL:
+        return 0 if alive(first, proc) and alive(second, proc) else None
+    return None if answer < 0 else -1 if answer == _LESS else 1

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: MIT
+"""System calls on another process's pages: move_pages(2), process_madvise(2), PAGEMAP_SCAN.
+
+``query_nodes`` and ``move_pages`` return the kernel's status of each row, errors as negative errno;
+they raise for no exited process and interpret no errno, which :mod:`hmd.migrate.engine` does. A
+query costs about 0.2 µs per page; a move a drain of every CPU's LRU caches per call and a copy per
+page. For the kernel pid 0 is the caller; callers here pass real pids.
+
+``page_out`` reclaims ranges by MADV_PAGEOUT: anonymous pages go to swap or zram, file pages to
+their file; the kernel skips pages that other processes map too, and pages without a place to go.
+Needs Linux 5.10, CAP_SYS_NICE and ptrace(2), PTRACE_MODE_READ.
+
+``scan`` finds ranges of pages by category (Linux 6.7, CAP_SYS_PTRACE for others' processes;
+Documentation/admin-guide/mm/pagemap.rst). The kernel skips empty page tables, so that terabytes of
+reserved address space cost nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+from enum import IntFlag
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd._native import ffi, lib
+from hmd.linux.procfs import PROC, ProcessId, identify
+
+UNTOUCHED = -(2**31)
+"""Status of an entry that the kernel never wrote: no node and no errno has this value."""
+
+RANGES_MOST: Final = 1024
+"""Ranges per call (UIO_MAXIOV)."""
+
+_OF_RANGE: Final = (-errno.ENOMEM, -errno.EINVAL, -errno.EBADF)
+"""Errors of one range: no longer mapped, locked or device memory, a file without permission."""
+
+# include/uapi/linux/fs.h: _IOWR('f', 16, struct pm_scan_arg)
+_PAGEMAP_SCAN = 0xC0606610
+
+_ARGUMENT = struct.Struct("<12Q")
+_REGION = np.dtype([("start", "<u8"), ("end", "<u8"), ("categories", "<u8")])
+_REGIONS = 512
+
+WINDOW_BYTES: Final = 64 << 30
+"""Most address space of one call, so that page tables which hold little bound its time: at most
+32,768 tables of 512 entries."""
+
+
+class MoveFlags(IntFlag):
+    """Flags of a move (linux/mempolicy.h)."""
+
+    MOVE = 1 << 1
+    """Pages that only this process maps (MPOL_MF_MOVE)."""
+    MOVE_ALL = 1 << 2
+    """Shared pages too (MPOL_MF_MOVE_ALL); needs CAP_SYS_NICE."""
+
+
+def query_nodes(pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
+    """Return the node of each page, or its -errno; shape as ``addresses``, nothing is moved.
+
+    -ENOENT is a page that is not present, -EFAULT the zero page or an unmapped address. An error
+    of the whole query is in every row without a status: -ESRCH no such process, -EPERM no
+    permission (CAP_SYS_PTRACE), -EINVAL a kernel thread or a process that is exiting.
+    """
+    addresses = np.ascontiguousarray(addresses, np.uint64)
+    # 0 is node 0: rows that the kernel does not write must not start as zeros.
+    nodes = np.full(len(addresses), np.iinfo(np.int16).min, np.int16)
+    result = int(
+        lib.hmd_query_nodes(
+            pid,
+            len(addresses),
+            ffi.from_buffer("uint64_t[]", addresses),
+            ffi.from_buffer("int16_t[]", nodes, require_writable=True),
+        )
+    )
+    if result < 0:
+        nodes[nodes == np.iinfo(np.int16).min] = result
+    return nodes
+
+
+def move_pages(
+    pid: int,
+    addresses: npt.NDArray[np.uint64],
+    nodes: npt.NDArray[np.int32],
+    flags: MoveFlags = MoveFlags.MOVE,
+) -> tuple[int, npt.NDArray[np.int32]]:
+    """Move each page to its node; both columns have shape ``(n,)``.
+
+    Returns the result of the call and a status per row. The first is 0, or -errno, or the count
+    of pages that were not migrated or not attempted. A status is the page's node (0 is node 0),
+    a -errno of the page, or ``UNTOUCHED``: the kernel stops at the first run of pages that it
+    cannot migrate whole, and writes no status for that run and for all later rows (mm/migrate.c,
+    a49bd4d71637 "mm, numa: rework do_pages_move"). -errno of the call: EPERM (CAP_SYS_PTRACE, for
+    MOVE_ALL CAP_SYS_NICE), ESRCH, EINVAL (kernel thread, exiting process), ENODEV (node without
+    memory), EACCES (node outside the process's cpuset), ENOMEM (node is full).
+    """
+    if len(addresses) != len(nodes):
+        raise ValueError(f"{len(addresses)} addresses, but {len(nodes)} nodes")
+    addresses = np.ascontiguousarray(addresses, np.uint64)
+    nodes = np.ascontiguousarray(nodes, np.int32)
+    status = np.full(len(addresses), UNTOUCHED, np.int32)
+    result = lib.hmd_move_pages(
+        pid,
+        len(addresses),
+        ffi.from_buffer("uint64_t[]", addresses),
+        ffi.from_buffer("int32_t[]", nodes),
+        ffi.from_buffer("int32_t[]", status, require_writable=True),
+        int(flags),
+    )
+    return int(result), status
+
+
+def page_out(
+    process: ProcessId,
+    start: npt.NDArray[np.uint64],
+    size_bytes: npt.NDArray[np.uint64],
+    proc: Path = PROC,
+) -> int:
+    """Reclaim at most ``RANGES_MOST`` ranges; columns of shape ``(n,)``.
+
+    Returns the bytes of the accepted ranges, or -errno of the whole call: ESRCH (the process has
+    exited, or its pid was reused), EPERM, ENOSYS.
+    """
+    start = np.ascontiguousarray(start, np.uint64)
+    size_bytes = np.ascontiguousarray(size_bytes, np.uint64)
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError as error:
+        return -(error.errno or errno.ESRCH)
+    try:
+        # If the pid was reused before the pidfd was opened, the start time shows it.
+        if identify(process.pid, proc) != process:
+            return -errno.ESRCH
+        return _advise(handle, start, size_bytes)
+    finally:
+        os.close(handle)
+
+
+def _advise(handle: int, start: npt.NDArray[np.uint64], size_bytes: npt.NDArray[np.uint64]) -> int:
+    end = np.cumsum(size_bytes, dtype=np.int64)
+    at, asked = 0, 0
+    while at < len(start):
+        answer = int(
+            lib.hmd_page_out(
+                handle,
+                len(start) - at,
+                ffi.from_buffer("uint64_t[]", start[at:]),
+                ffi.from_buffer("uint64_t[]", size_bytes[at:]),
+            )
+        )
+        if answer < 0 and answer not in _OF_RANGE:
+            return answer
+        done = max(answer, 0)
+        asked += done
+        before = int(end[at - 1]) if at else 0
+        # Skip the range at which the kernel stopped, if it did.
+        at = int(np.searchsorted(end, before + done, side="right")) + 1
+    return asked
+
+
+class PageIs(IntFlag):
+    """Categories (PAGE_IS_* of linux/fs.h)."""
+
+    PRESENT = 1 << 3
+    HUGE = 1 << 6
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedPart:
+    """Ranges of pages of a category, and how far the kernel has walked.
+
+    ``start``, ``end`` (exclusive) and ``huge`` (whether huge entries map it) have shape ``(n,)``;
+    neighbours may be two ranges. ``walked_to`` is the address to continue at.
+    """
+
+    start: npt.NDArray[np.uint64]
+    end: npt.NDArray[np.uint64]
+    huge: npt.NDArray[np.bool_]
+    walked_to: int
+
+
+def scan_part(fd: int, start: int, end: int, category: PageIs, max_pages: int = 0) -> ScannedPart:
+    """Return the first ranges within ``start`` to ``end`` whose pages are all of a category.
+
+    ``fd`` is /proc/PID/pagemap. At most 512 ranges, ``max_pages`` pages (0: any number) and
+    ``WINDOW_BYTES`` of address space. OSError: ENOTTY before Linux 6.7, ESRCH after exit.
+    """
+    regions = np.zeros(_REGIONS, _REGION)
+    end = min(end, start + WINDOW_BYTES)
+    argument = bytearray(
+        _ARGUMENT.pack(
+            _ARGUMENT.size, 0, start, end, 0,
+            regions.ctypes.data, _REGIONS, max_pages, 0, category, 0, category | PageIs.HUGE,
+        )
+    )  # fmt: skip
+    count = fcntl.ioctl(fd, _PAGEMAP_SCAN, argument)
+    part = regions[:count]
+    walked_to: int = _ARGUMENT.unpack(argument)[4]
+    huge = (part["categories"] & np.uint64(PageIs.HUGE)) != 0
+    # No progress would be a call without end; the kernel makes some in every call.
+    return ScannedPart(part["start"], part["end"], huge, walked_to if walked_to > start else end)
+
+
+def scan(fd: int, start: int, end: int, category: PageIs) -> npt.NDArray[np.uint64]:
+    """Return all ranges within ``start`` to ``end`` whose pages are all of a category.
+
+    Shape ``(n, 2)``: first address, and the one after the last. Raises as ``scan_part``.
+    """
+    found: list[npt.NDArray[np.uint64]] = []
+    while start < end:
+        part = scan_part(fd, start, end, category)
+        found.append(np.stack([part.start, part.end], axis=1))
+        start = part.walked_to
+    return np.concatenate(found) if found else np.empty((0, 2), np.uint64)

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: MIT
+"""Memory nodes, their speed and their tiers, read from sysfs.
+
+``Topology`` is fixed at start (nodes, CPUs, distances, speeds, tiers); ``NodeMemory`` is what
+changes from tick to tick (about 20 µs per node). Tier 0 is the fastest. The ranking comes from the
+first of: the configuration, the kernel's memory tiers, HMAT figures, and the guess that a node
+without CPUs is slower; ``TierSource`` names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from hmd.base.errors import ConfigError, MissingError
+from hmd.linux.node_memory import reclaimable_bytes
+from hmd.linux.procfs import format_ids, parse_ids, read_bytes, read_int, read_text
+
+_DRAM_NS = 90.0
+
+# mm/memory-tiers.c, include/linux/memory-tiers.h: DRAM has abstract distance 4.5 chunks of 128,
+# and a tier is one chunk, so that memory within about 12 % of DRAM shares its tier.
+_CHUNK = 128
+
+_DRAM_DISTANCE = 4 * _CHUNK + _CHUNK // 2
+_TIER_NAME = re.compile(r"memory_tier(\d+)", re.ASCII)
+_SYSFS = Path("/sys")
+_NODE_NAME = re.compile(r"node(\d+)", re.ASCII)
+_TOTAL = re.compile(rb"MemTotal:\s*(\d+) kB")
+_FREE = re.compile(rb"MemFree:\s*(\d+) kB")
+_FIELD = re.compile(rb"^Node \d+ (\w+):\s*(\d+) kB$", re.MULTILINE)
+_HUGE_TOTAL = re.compile(rb"HugePages_Total:\s*(\d+)")
+_HUGE_FREE = re.compile(rb"HugePages_Free:\s*(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A NUMA node. Speeds are HMAT figures, None where firmware gives none.
+
+    ``distances`` are SLIT distances (10 is local) to the nodes of the topology, in its order.
+    """
+
+    id: int
+    cpus: tuple[int, ...]
+    total_bytes: int
+    distances: tuple[int, ...]
+    tier: int
+    read_latency_ns: int | None = None
+    write_latency_ns: int | None = None
+    read_bandwidth_mbps: int | None = None
+    write_bandwidth_mbps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All nodes with memory, by id; ``tier_source`` names the source of the ranking."""
+
+    nodes: tuple[Node, ...]
+    tier_source: str = "sysfs"
+
+    @property
+    def tiers(self) -> tuple[tuple[int, ...], ...]:
+        """Node ids of each tier, fastest tier first."""
+        ranks = sorted({node.tier for node in self.nodes})
+        return tuple(tuple(n.id for n in self.nodes if n.tier == rank) for rank in ranks)
+
+    @property
+    def latency_ns(self) -> tuple[float, ...]:
+        """Read latency of each node by id: the firmware's figure, or that of DRAM without one.
+
+        HBM has the latency of DRAM: it is faster by bandwidth.
+        """
+        known = {node.id: float(node.read_latency_ns or _DRAM_NS) for node in self.nodes}
+        return tuple(known.get(node, _DRAM_NS) for node in range(max(known, default=-1) + 1))
+
+    def without(self, gone: Container[int]) -> Topology:
+        """Return the topology without these nodes; tiers that become empty are removed."""
+        kept = [node.id not in gone for node in self.nodes]
+        return replace(
+            self,
+            nodes=tuple(
+                replace(
+                    node,
+                    distances=tuple(d for d, k in zip(node.distances, kept, strict=False) if k),
+                )
+                for node, keep in zip(self.nodes, kept, strict=True)
+                if keep
+            ),
+        )
+
+    @property
+    def one_tier(self) -> bool:
+        """True where all nodes are in one tier."""
+        return len(self.tiers) < 2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemory:
+    """Memory of a node now, in bytes (/sys/devices/system/node/nodeN/meminfo).
+
+    ``reserve_bytes`` of the free memory are the kernel's own
+    (:mod:`hmd.linux.node_memory`). ``cache_bytes`` of page cache the kernel gives up for
+    moves (:mod:`hmd.linux.node_memory`).
+    """
+
+    node: int
+    total_bytes: int
+    free_bytes: int
+    reserve_bytes: int = 0
+    cache_bytes: int = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that moves to the node can fill; below 0 where the reserve is not free."""
+        return self.free_bytes - self.reserve_bytes + self.cache_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """Use of a node's memory now, in bytes (/sys/devices/system/node/nodeN/meminfo).
+
+    ``program_bytes`` are anonymous and mapped pages, ``cache_bytes`` pages of files and shared
+    memory that no process maps, ``locked_bytes`` the locked part of both, ``kernel_bytes`` slabs,
+    stacks and page tables. They do not add up to ``used_bytes``: the kernel counts no more by node.
+    """
+
+    total_bytes: int
+    used_bytes: int
+    program_bytes: int
+    cache_bytes: int
+    locked_bytes: int
+    kernel_bytes: int
+    hugetlb_pages: int
+
+
+class TierSource(StrEnum):
+    """The source of the ranking (``Topology.tier_source``)."""
+
+    CONFIGURATION = "configuration"
+    KERNEL = "kernel memory tiers"
+    HMAT = "HMAT figures"
+    GUESS = "guess: nodes without CPUs are slower"
+
+
+def rank_nodes(
+    nodes: Sequence[Node], sysfs: Path, override: Sequence[Sequence[int]] | None = None
+) -> tuple[dict[int, int], TierSource]:
+    """Return the tier of each node id, and the source of the ranking.
+
+    ``override`` is the configuration's ``tiers:``, lists of node ids, fastest first.
+    Raises ConfigError where it leaves a node out or names one without memory.
+    """
+    if override:
+        return _from_configuration(nodes, override), TierSource.CONFIGURATION
+    kernel = kernel_tiers(sysfs)
+    if kernel:
+        return _from_kernel(nodes, kernel), TierSource.KERNEL
+    distances = abstract_distances(nodes)
+    if distances:
+        return _dense({node: d // _CHUNK for node, d in distances.items()}), TierSource.HMAT
+    return _dense({n.id: 0 if n.cpus else 1 for n in nodes}), TierSource.GUESS
+
+
+def fitting(override: Sequence[Sequence[int]], nodes: Sequence[int]) -> list[list[int]]:
+    """Return an override reduced to the nodes with memory.
+
+    Nodes that it does not name form one more tier, the slowest, so that no node counts as fast
+    unless it is configured so.
+    """
+    named = {node for tier in override for node in tier}
+    tiers = [[node for node in tier if node in nodes] for tier in override]
+    tiers.append([node for node in nodes if node not in named])
+    return [tier for tier in tiers if tier]
+
+
+def override_problem(override: Sequence[Sequence[int]], nodes: Sequence[int]) -> str | None:
+    """Return how an override contradicts the nodes with memory, None where it fits them."""
+    named = [node for tier in override for node in tier]
+    for node in named:
+        if node not in nodes:
+            return (
+                f"tiers: node {node} has no memory here; nodes with memory are"
+                f" {format_ids(sorted(nodes))} (see `hmd topology`)"
+            )
+        if named.count(node) > 1:
+            return f"tiers: node {node} is named twice; name each node once"
+    if left := sorted(set(nodes) - set(named)):
+        return f"tiers: node {format_ids(left)} is in no tier; name every node with memory"
+    return None
+
+
+def kernel_tiers(sysfs: Path) -> list[tuple[int, ...]]:
+    """Return the kernel's memory tiers as lists of nodes, fastest first; empty before Linux 6.1.
+
+    The number in ``memory_tierN`` is the abstract distance in chunks: a smaller one is faster
+    (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers).
+    """
+    found: list[tuple[int, tuple[int, ...]]] = []
+    folder = sysfs / "devices/virtual/memory_tiering"
+    for path in folder.glob("memory_tier*"):
+        match = _TIER_NAME.fullmatch(path.name)
+        nodes = parse_ids(read_text(path / "nodelist")) if match else ()
+        if match and nodes:
+            found.append((int(match.group(1)), nodes))
+    return [nodes for _, nodes in sorted(found)]
+
+
+def abstract_distances(nodes: Sequence[Node]) -> dict[int, int]:
+    """Return the kernel's abstract distance of each node from HMAT figures, empty without them.
+
+    The formula of ``mt_perf_to_adistance()`` (mm/memory-tiers.c, since Linux 6.7): proportional
+    to latency, inversely to bandwidth, relative to the first node with CPUs. As there, every
+    node with CPUs counts as DRAM.
+    """
+    figures = {n.id: _node_figures(n) for n in nodes}
+    reference = next((f for n in nodes if n.cpus and (f := figures[n.id])), None)
+    if reference is None:
+        return {}
+    distances: dict[int, int] = {}
+    for node in nodes:
+        own = figures[node.id]
+        if node.cpus:
+            distances[node.id] = _DRAM_DISTANCE
+        elif own is None:
+            return {}
+        else:
+            slower = own[0] / reference[0] * reference[1] / own[1]
+            distances[node.id] = int(_DRAM_DISTANCE * slower)
+    return distances
+
+
+def tier_warning(topology: Topology) -> str | None:
+    """Return a warning about the ranking with what to do, None where it is sound."""
+    if topology.one_tier:
+        return _one_tier_warning(topology)
+    if topology.tier_source != TierSource.GUESS:
+        return None
+    slow = [node for tier in topology.tiers[1:] for node in tier]
+    turned = [slow, list(topology.tiers[0])]
+    return (
+        f"neither kernel nor firmware ranks these nodes; {format_ids(slow)} are taken as slower"
+        f" because they have no CPUs; if they are faster (HBM), configure `tiers: {turned}`"
+    )
+
+
+def _one_tier_warning(topology: Topology) -> str:
+    ids = [n.id for n in topology.nodes]
+    if len(ids) < 2:
+        return (
+            "this machine has one memory node: there is no slower memory to move pages to;"
+            " try `hmd emulate` for a machine with two"
+        )
+    listed = format_ids(ids)
+    if topology.tier_source == TierSource.CONFIGURATION:
+        return f"the configuration puts nodes {listed} into one tier: nothing will be moved"
+    suggestion = suggested_override(topology.nodes)
+    example = suggestion or [[ids[0]], ids[1:]]
+    basis = "for instance" if suggestion is None else "as their figures and CPUs suggest"
+    return (
+        f"nodes {listed} are all one tier by {topology.tier_source}: nothing will be moved;"
+        f" if some are slower, configure, {basis}, `tiers: {example}`"
+    )
+
+
+def suggested_override(nodes: Sequence[Node]) -> list[list[int]] | None:
+    """Return the ``tiers:`` that HMAT figures, else missing CPUs, suggest; None where neither."""
+    distances = abstract_distances(nodes)
+    ranks = {n: d // _CHUNK for n, d in distances.items()} or {
+        n.id: 0 if n.cpus else 1 for n in nodes
+    }
+    tiers = sorted(set(ranks.values()))
+    if len(tiers) < 2:
+        return None
+    return [[n.id for n in nodes if ranks[n.id] == tier] for tier in tiers]
+
+
+def _node_figures(node: Node) -> tuple[int, int] | None:
+    """Return the sums of latencies and of bandwidths, None where one of them is missing."""
+    latency = (node.read_latency_ns or 0) + (node.write_latency_ns or 0)
+    bandwidth = (node.read_bandwidth_mbps or 0) + (node.write_bandwidth_mbps or 0)
+    return (latency, bandwidth) if latency and bandwidth else None
+
+
+def _from_configuration(nodes: Sequence[Node], override: Sequence[Sequence[int]]) -> dict[int, int]:
+    if problem := override_problem(override, [n.id for n in nodes]):
+        raise ConfigError(problem)
+    return _dense({node: tier for tier, members in enumerate(override) for node in members})
+
+
+def _from_kernel(nodes: Sequence[Node], tiers: Sequence[Sequence[int]]) -> dict[int, int]:
+    named = {node: tier for tier, members in enumerate(tiers) for node in members}
+    # A node that has just come online may be in no tier yet: never count it as fast.
+    return _dense({n.id: named.get(n.id, len(tiers)) for n in nodes})
+
+
+def _dense(ranks: Mapping[int, int]) -> dict[int, int]:
+    """Renumber ranks 0, 1, 2 … in their order."""
+    order = {rank: i for i, rank in enumerate(sorted(set(ranks.values())))}
+    return {node: order[rank] for node, rank in ranks.items()}
+
+
+def read_topology(
+    sysfs: Path = _SYSFS,
+    tiers: Sequence[Sequence[int]] | None = None,
+    *,
+    fit_override: bool = False,
+) -> Topology:
+    """Return the nodes that have memory, with CPUs, distances, HMAT figures and tiers.
+
+    ``tiers`` is the configuration's override, lists of node ids, fastest first. With
+    ``fit_override``, nodes that it does not name form a tier of their own, the slowest, and nodes
+    without memory are left out of it.
+    Raises MissingError where the kernel has no NUMA nodes, ConfigError for a wrong override.
+    """
+    online = _online(sysfs)
+    if not online:
+        raise MissingError(
+            f"no memory nodes in {_folder(sysfs)}: hmd needs a kernel with CONFIG_NUMA"
+        )
+    memory = {node: total for node in online if (total := _total_bytes(sysfs, node))}
+    nodes = [_read_node(sysfs, node, total, online, memory) for node, total in memory.items()]
+    if tiers and fit_override:
+        tiers = fitting(tiers, [node.id for node in nodes])
+    ranks, source = rank_nodes(nodes, sysfs, tiers)
+    return Topology(
+        nodes=tuple(replace(node, tier=ranks[node.id]) for node in nodes), tier_source=source
+    )
+
+
+def read_node_memory(
+    topology: Topology,
+    sysfs: Path = _SYSFS,
+    reserves: Mapping[int, int] | None = None,
+    cache_share: float = 0.0,
+) -> tuple[NodeMemory, ...]:
+    """Return the memory of each node of ``topology``, in its order.
+
+    ``reserves`` are the kernel's own, by node id, from ``hmd.linux.node_memory``.
+    ``cache_share`` of the reclaimable page cache counts as ``cache_bytes``. A node that has gone
+    offline since has 0 bytes.
+    """
+    return tuple(
+        _node_memory(sysfs, node.id, reserves or {}, cache_share) for node in topology.nodes
+    )
+
+
+def memory_nodes(sysfs: Path = _SYSFS) -> tuple[int, ...] | None:
+    """Return the nodes that have memory now, None where the kernel has no list; one small read.
+
+    Documentation/ABI/stable/sysfs-devices-node.
+    """
+    text = read_text(_folder(sysfs) / "has_memory")
+    return None if text is None else parse_ids(text)
+
+
+def read_node_use(node: int, sysfs: Path = _SYSFS) -> NodeUse:
+    """Return the use of a node's memory; all 0 for a node that does not exist."""
+    text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
+    field = {name.decode(): int(kib) << 10 for name, kib in _FIELD.findall(text)}.get
+    total, free = field("MemTotal", 0), field("MemFree", 0)
+    mapped = field("Mapped", 0)
+    huge = _number(_HUGE_TOTAL, text) - _number(_HUGE_FREE, text)
+    return NodeUse(
+        total_bytes=total,
+        used_bytes=max(total - free, 0),
+        program_bytes=field("AnonPages", 0) + mapped,
+        cache_bytes=max(field("FilePages", 0) - mapped, 0),
+        locked_bytes=field("Mlocked", 0),
+        kernel_bytes=field("Slab", 0) + field("KernelStack", 0) + field("PageTables", 0),
+        hugetlb_pages=max(huge, 0),
+    )
+
+
+def _number(pattern: re.Pattern[bytes], text: bytes) -> int:
+    match = pattern.search(text)
+    return int(match.group(1)) if match else 0
+
+
+def _folder(sysfs: Path) -> Path:
+    return sysfs / "devices/system/node"
+
+
+def _online(sysfs: Path) -> list[int]:
+    """Return online nodes, ascending: the order in which a distance file lists its columns."""
+    names = (_NODE_NAME.fullmatch(path.name) for path in _folder(sysfs).glob("node*"))
+    return sorted(int(match.group(1)) for match in names if match)
+
+
+def _node_memory(
+    sysfs: Path, node: int, reserves: Mapping[int, int], cache_share: float = 0.0
+) -> NodeMemory:
+    text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
+    cache_bytes = int(cache_share * reclaimable_bytes(text)) if cache_share else 0
+    return NodeMemory(
+        node, _kib(_TOTAL, text), _kib(_FREE, text), reserves.get(node, 0), cache_bytes
+    )
+
+
+def _total_bytes(sysfs: Path, node: int) -> int:
+    return _node_memory(sysfs, node, {}).total_bytes
+
+
+def _kib(pattern: re.Pattern[bytes], text: bytes) -> int:
+    match = pattern.search(text)
+    return int(match.group(1)) << 10 if match else 0
+
+
+def _read_node(
+    sysfs: Path, node: int, total_bytes: int, online: Sequence[int], memory: dict[int, int]
+) -> Node:
+    folder = _folder(sysfs) / f"node{node}"
+    # access0 is the best initiator of any kind, access1 the best CPU; where only a GPU or NIC is
+    # nearer they differ; programs run on CPUs
+    # (Documentation/admin-guide/mm/numaperf.rst).
+    figures = _figures(folder / "access1/initiators") or _figures(folder / "access0/initiators")
+    return Node(
+        id=node,
+        cpus=parse_ids(read_text(folder / "cpulist")),
+        total_bytes=total_bytes,
+        distances=_distances(folder, online, memory),
+        tier=0,
+        **figures,
+    )
+
+
+def _distances(folder: Path, online: Sequence[int], memory: dict[int, int]) -> tuple[int, ...]:
+    """Return SLIT distances to the nodes with memory, empty where sysfs gives none.
+
+    The file has a column for each online node, in order of id: ids may have gaps, and nodes
+    without memory have a column too.
+    """
+    fields = (read_text(folder / "distance") or "").split()
+    if len(fields) != len(online) or not all(f.isascii() and f.isdigit() for f in fields):
+        return ()
+    return tuple(int(f) for node, f in zip(online, fields, strict=True) if node in memory)
+
+
+def _figures(folder: Path) -> dict[str, int]:
+    """Return HMAT figures by field of ``Node``: nanoseconds, and MB/s.
+
+    The kernel prints 0 where a figure is unknown.
+    """
+    files = {
+        "read_latency_ns": "read_latency",
+        "write_latency_ns": "write_latency",
+        "read_bandwidth_mbps": "read_bandwidth",
+        "write_bandwidth_mbps": "write_bandwidth",
+    }
+    return {field: value for field, name in files.items() if (value := read_int(folder / name))}

@@ -1,1 +1,0 @@
-"""The machine: memory nodes and tiers, processes and their mappings, privileges, system calls."""

@@ -1,1 +1,0 @@
-"""DAMON of the running kernel: its sysfs tree, its threads, and who owns them."""

@@ -1,1 +1,0 @@
-"""NUMA nodes: topology, tiers, free memory, zones and memory blocks."""

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: MIT
+"""Serves the metrics, made from the last status when they are scraped, and /healthz.
+
+A status is made into text once per format, however often it is scraped. /healthz answers 200 while
+ticks end in time, 503 otherwise. The machine's own memory is left to node_exporter.
+"""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from http import HTTPStatus
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from hmd.base.errors import HmdError, os_error
+from hmd.metrics.definitions import FAMILIES
+from hmd.metrics.status import Status, TickHealth
+from hmd.serve.bounded_http import (
+    BoundedHttpServer,
+    HttpRequest,
+    HttpResponse,
+    names_this_machine,
+    text_response,
+)
+
+METRICS_PATHS = ("/metrics", "/")
+HEALTH_PATH = "/healthz"
+FORMATS: Final = {
+    "application/openmetrics-text": ("", "1", "1.0", "1.0.0"),
+    "text/plain": ("1", "1.0", "1.0.0"),
+}
+"""Media types that a scraper may ask for in version 1.0.0, and how it names that version."""
+
+
+class StatusCollector(Collector):
+    """Turns the daemon's last status into metric families."""
+
+    def __init__(self, latest: Callable[[], Status]) -> None:
+        """Call ``latest`` at each scrape; it must not block."""
+        self._latest = latest
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the families without samples, so that registering collects nothing."""
+        for metric in families(self._latest()):
+            metric.samples.clear()
+            yield metric
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families with their present values."""
+        return families(self._latest())
+
+
+def families(now: Status) -> Iterator[Metric]:
+    """Yield every metric family of hmd."""
+    for family in FAMILIES:
+        yield family.metric(now)
+
+
+def accepted_format(accept: str) -> str:
+    """Return the first media type of an Accept header that is in ``FORMATS``, with version 1.0.0.
+
+    "" is for the text format of any other client: what is rendered and kept is of three formats,
+    whatever clients send.
+    """
+    for one in accept.split(","):
+        media_type, *parameters = (part.strip() for part in one.split(";"))
+        versions = [p.removeprefix("version=") for p in parameters if p.startswith("version=")]
+        if (versions or [""])[0] in FORMATS.get(media_type, ()):
+            return f"{media_type}; version=1.0.0"
+    return ""
+
+
+class MetricsServer:
+    """Serves metrics and health over HTTP, in a thread of its own, until ``close``."""
+
+    def __init__(
+        self,
+        address: str,
+        latest: Callable[[], Status],
+        health: Callable[[], TickHealth],
+        names: Collection[str] = (),
+    ) -> None:
+        """Listen on ``ADDRESS:PORT``; scrapers address it by number or by one of ``names``.
+
+        Raises ``HmdError`` where the address cannot be bound.
+        """
+        self.address, self.names = address, names
+        self._latest, self._health = latest, health
+        self._rendered: dict[tuple[str, bool], bytes] = {}
+        self._now = latest()
+        self._registry = CollectorRegistry()
+        self._registry.register(StatusCollector(lambda: self._now))
+        host, _, port = address.rpartition(":")
+        try:
+            self._server = BoundedHttpServer(host.strip("[]"), int(port), self._answer)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise os_error(
+                error,
+                f"cannot serve metrics on {address}: {reason}; "
+                "set observe.metrics to another ADDRESS:PORT, or to off",
+                HmdError,
+            ) from None
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="hmd-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _answer(self, request: HttpRequest) -> HttpResponse:
+        host = request.headers.get("host")
+        # Browsers always send it; probes of HTTP/1.0 may not.
+        if host is not None and not names_this_machine(host, (socket.gethostname(), *self.names)):
+            text = "ask for an address, or add the name to observe.metrics_names\n"
+            return text_response(HTTPStatus.MISDIRECTED_REQUEST, text)
+        if request.path == HEALTH_PATH:
+            now = self._health()
+            status = HTTPStatus.OK if now.healthy else HTTPStatus.SERVICE_UNAVAILABLE
+            return text_response(status, f"{now.text}\n")
+        if request.path not in METRICS_PATHS:
+            return text_response(HTTPStatus.NOT_FOUND, "see /metrics and /healthz\n")
+        return self._metrics(request)
+
+    def _metrics(self, request: HttpRequest) -> HttpResponse:
+        """Return the last status as text, made once for all scrapes of it."""
+        now = self._latest()
+        if now is not self._now:
+            self._now = now
+            self._rendered.clear()
+        encode, media_type = choose_encoder(accepted_format(request.headers.get("accept", "")))
+        packed = "gzip" in request.headers.get("accept-encoding", "").lower()
+        body = self._rendered.get((media_type, packed))
+        if body is None:
+            body = encode(self._registry)
+            body = gzip.compress(body, compresslevel=1) if packed else body
+            self._rendered[media_type, packed] = body
+        headers = {"Content-Type": media_type}
+        if packed:
+            headers["Content-Encoding"] = "gzip"
+        return HttpResponse(HTTPStatus.OK, body, headers)

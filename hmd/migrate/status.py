@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: MIT
+"""The status of each planned move, the outcome of a plan, and totals of several outcomes.
+
+The only module of this room that interprets errno values.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.units import PAGE_BYTES
+
+
+class MoveStatus(IntEnum):
+    """The result of one row of a plan; every row has exactly one."""
+
+    PENDING = 0
+    """Not decided yet; never in an outcome."""
+    MOVED = 1
+    ALREADY_THERE = 2
+    """On its target node before the plan was applied."""
+    WOULD_MOVE = 3
+    """A dry run: hmd would have tried to move it."""
+    DEFERRED = 4
+    """The budget of bytes or of time was spent first."""
+    IN_BACKOFF = 5
+    """Failed recently; not tried until its backoff ends."""
+    SKIPPED = 6
+    """The page filter keeps it where it is (shared executable code)."""
+    DUPLICATE = 7
+    """Another row of the plan names the same page, or the huge page that it is part of."""
+    NOT_PRESENT = 8
+    """Not mapped, swapped out, or never accessed (ENOENT)."""
+    BUSY = 9
+    """Pinned or isolated (EBUSY), or the kernel stopped retrying."""
+    NO_MEMORY = 10
+    """The target node is full (ENOMEM)."""
+    SHARED = 11
+    """Mapped by several processes, without MOVE_ALL (EACCES on a page)."""
+    UNMOVABLE = 12
+    """The zero page, an unmapped address or a mapping that cannot migrate (EFAULT)."""
+    GONE = 13
+    """The process has exited (ESRCH), or its pid belongs to another process now."""
+    INVALID = 14
+    """A kernel thread, or flags that the kernel does not know (EINVAL)."""
+    CPUSET = 15
+    """The process's cpuset lacks the target node (EACCES on a call)."""
+    OFFLINE = 16
+    """The target node has no memory (ENODEV)."""
+    PERMISSION = 17
+    """CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for MOVE_ALL (EPERM)."""
+    NO_HUGE_PAGE = 18
+    """A hugetlbfs page of 1 GiB, and no free one in the target node's pool (ENOMEM)."""
+    OTHER = 19
+    """Any other errno."""
+
+    @property
+    def label(self) -> str:
+        """The name in metrics, reports and files; "blacklisted" is the old name of IN_BACKOFF."""
+        return "blacklisted" if self is MoveStatus.IN_BACKOFF else self.name.lower()
+
+
+FAILURES: Final = frozenset(status for status in MoveStatus if status >= MoveStatus.NOT_PRESENT)
+"""The page is not on its target although the move was tried, or would have been."""
+
+BACKED_OFF_FAILURES: Final = (
+    MoveStatus.BUSY,
+    MoveStatus.SHARED,
+    MoveStatus.UNMOVABLE,
+    MoveStatus.NO_HUGE_PAGE,
+)
+"""Failures of the page itself, likely to repeat soon: such pages get a retry backoff."""
+
+STUCK: Final = (*BACKED_OFF_FAILURES, MoveStatus.SKIPPED, MoveStatus.IN_BACKOFF)
+"""Statuses of pages that policies leave where they are until the next sweep."""
+
+PROCESS_WIDE: Final = frozenset({MoveStatus.GONE, MoveStatus.INVALID, MoveStatus.PERMISSION})
+"""Errors that hold for all pages of the process."""
+
+NODE_WIDE: Final = frozenset({MoveStatus.CPUSET, MoveStatus.OFFLINE, MoveStatus.NO_MEMORY})
+"""Errors that hold for all pages of the process that go to the same node."""
+
+_BY_PAGE_ERRNO: Final = {
+    errno.ENOENT: MoveStatus.NOT_PRESENT,
+    errno.EFAULT: MoveStatus.UNMOVABLE,
+    errno.EACCES: MoveStatus.SHARED,
+    errno.EBUSY: MoveStatus.BUSY,
+    # EAGAIN and EIO: writeback, or a filesystem failed to migrate the page. A retry may work.
+    errno.EAGAIN: MoveStatus.BUSY,
+    errno.EIO: MoveStatus.BUSY,
+    errno.ENOMEM: MoveStatus.NO_MEMORY,
+    errno.ESRCH: MoveStatus.GONE,
+    errno.EINVAL: MoveStatus.INVALID,
+    errno.EPERM: MoveStatus.PERMISSION,
+}
+_BY_CALL_ERRNO: Final = {
+    **_BY_PAGE_ERRNO,
+    errno.EACCES: MoveStatus.CPUSET,
+    errno.ENODEV: MoveStatus.OFFLINE,
+    errno.EFAULT: MoveStatus.OTHER,
+}
+
+
+def status_of_call(result: int) -> MoveStatus:
+    """Return the status that the -errno of a whole call means."""
+    return _BY_CALL_ERRNO.get(-result, MoveStatus.OTHER)
+
+
+def status_of_pages(
+    answers: npt.NDArray[np.int16] | npt.NDArray[np.int32], target: npt.NDArray[np.int16] | int
+) -> npt.NDArray[np.int16]:
+    """Return the status of single pages by their answers, a node or -errno each.
+
+    A page on its target is ALREADY_THERE, one on another node PENDING; shape ``(n,)``.
+    """
+    status = np.full(len(answers), MoveStatus.PENDING, np.int16)
+    status[answers == target] = MoveStatus.ALREADY_THERE
+    negative = answers < 0
+    if negative.any():
+        status[negative] = MoveStatus.OTHER
+        for number, meaning in _BY_PAGE_ERRNO.items():
+            status[answers == -number] = meaning
+    return status
+
+
+Flow = tuple[int, int]
+"""Source and target node; the source is -1 where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOutcome:
+    """The outcome of a plan; columns have shape ``(n,)`` and the order of the plan's rows.
+
+    ``status`` holds codes of :class:`hmd.migrate.status.MoveStatus`; ``node`` is where the
+    page is now, -1 absent or unknown; ``moved_pages`` is how many 4 KiB pages of the row moved (of
+    a huge page that the kernel has split, maybe not all). ``moved`` counts 4 KiB pages by flow, in
+    a dry run those that would move; ``pages`` counts planned ones by status. ``seconds`` is the
+    duration of the whole.
+    """
+
+    status: npt.NDArray[np.int16]
+    node: npt.NDArray[np.int16]
+    moved_pages: npt.NDArray[np.uint32]
+    moved: Mapping[Flow, int]
+    pages: Mapping[MoveStatus, int]
+    calls: int
+    seconds: float
+    dry_run: bool = False
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.status)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that moved, or in a dry run would move."""
+        return sum(self.moved.values()) * PAGE_BYTES
+
+    @property
+    def failures(self) -> dict[MoveStatus, int]:
+        """Pages that failed to move, by reason."""
+        return {status: n for status, n in self.pages.items() if status in FAILURES}
+
+
+@dataclass(slots=True)
+class MoverStats:
+    """Counters of a mover since it was created; pages are of 4 KiB, dry runs are not counted.
+
+    ``rows`` of plans; ``calls`` that move, their rows, and the time spent in them; ``queries`` and
+    their rows. ``moved_pages`` by flow, ``pages`` planned by status; ``split_huge_pages`` are rows
+    that were planned as a huge page which the kernel had split. ``batch_pages`` is the size of the
+    next call.
+    """
+
+    rows: int = 0
+    calls: int = 0
+    call_rows: int = 0
+    retried_rows: int = 0
+    queries: int = 0
+    queried_rows: int = 0
+    busy_ns: int = 0
+    slowest_call_ns: int = 0
+    split_huge_pages: int = 0
+    batch_pages: int = 0
+    moved_pages: dict[Flow, int] = field(default_factory=dict)
+    pages: dict[MoveStatus, int] = field(
+        default_factory=lambda: {s: 0 for s in MoveStatus if s is not MoveStatus.PENDING}
+    )
+
+
+@dataclass(slots=True)
+class MoveTotals:
+    """Pages (of 4 KiB) moved by flow and planned by status, without deferred ones.
+
+    ``resident_pages`` were found in the slices that plans were made of. ``limited`` says that a
+    limit ended the migration.
+    """
+
+    resident_pages: int = 0
+    moved: Counter[Flow] = field(default_factory=Counter)
+    pages: Counter[MoveStatus] = field(default_factory=Counter)
+    calls: int = 0
+    seconds: float = 0.0
+    limited: bool = False
+
+    def add(self, outcome: MoveOutcome) -> None:
+        """Add the outcome of one plan."""
+        self.moved.update(outcome.moved)
+        self.pages.update({s: n for s, n in outcome.pages.items() if s is not MoveStatus.DEFERRED})
+        self.calls += outcome.calls
+        self.seconds += outcome.seconds
+
+    @property
+    def moved_pages(self) -> int:
+        """Pages that moved, or in a dry run would move."""
+        return sum(self.moved.values())
+
+    @property
+    def moved_bytes(self) -> int:
+        """``moved_pages`` in bytes."""
+        return self.moved_pages * PAGE_BYTES
+
+    @property
+    def failures(self) -> dict[MoveStatus, int]:
+        """Pages that failed to move, by reason."""
+        return {status: pages for status, pages in self.pages.items() if status in FAILURES}

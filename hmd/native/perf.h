@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * perf_event_open(2) and operations on its descriptors. Every function returns 0 or a descriptor,
+ * or a negative errno, which hmd.sample.perf_events translates.
+ */
+#ifndef HMD_PERF_H
+#define HMD_PERF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The fields of struct perf_event_attr that hmd sets. period 0 counts without sampling. */
+struct hmd_perf_event {
+	uint32_t type, precise_ip;
+	uint64_t config, config1, config2;
+	uint64_t sample_type, read_format, period;
+	int exclude_kernel, inherit;
+};
+
+/* Opens the event disabled and close-on-exec. Returns the descriptor. */
+int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, int group_fd);
+
+/*
+ * Opens an event of a CPU that counts nothing and records forks, exits and new names of all
+ * tasks there, each with its time; disabled and close-on-exec. Returns the descriptor.
+ */
+int hmd_perf_open_tasks(int cpu);
+
+/* Maps the header page and `pages` (a power of two) of data. */
+int hmd_perf_map(int fd, size_t pages, void **header, void **data, uint64_t *data_bytes);
+int hmd_perf_unmap(void *header, size_t pages);
+
+int hmd_perf_enable(int fd);
+int hmd_perf_disable(int fd);
+int hmd_perf_set_period(int fd, uint64_t period);
+int hmd_perf_close(int fd);
+
+#endif

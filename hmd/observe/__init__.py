@@ -1,1 +1,0 @@
-"""Observation: counters over ticks, the snapshot that readers share, Prometheus metrics."""

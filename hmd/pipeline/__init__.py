@@ -1,1 +1,0 @@
-"""The tick: sample, heat, decide, migrate, for the daemon, the simulator and the benches alike."""

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: MIT
+"""What administrators requested and is in force, and the moves that follow from it.
+
+:class:`AdminState` holds pause, drained nodes, pins, moves and another policy. One object lives as
+long as the daemon; a reload builds new stages around it. It is not stored: a restarted daemon
+begins with the configuration alone.
+
+:func:`plan_admin_moves` takes heat and the machine; it plans moves off drained nodes and to the
+nodes of pins as policies do, the hottest pages first, within free memory and budget. About 20 ns
+per page of the table while there are pages to move, else 1 ns. These moves come before those of the
+policy, which plans with the machine as they leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.units import PAGE_BYTES
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Topology
+from hmd.policy.nodes import Nodes, nodes_of
+from hmd.policy.plan import MachineView, Plan, moves_of
+
+if TYPE_CHECKING:
+    from hmd.heat.table import HeatTable
+    from hmd.heat.view import PageRows, PageView
+
+MAX_STALLED_TICKS: Final = 3
+"""Ticks without progress after which the rest of a drained node counts as unmovable."""
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A process's pages stay on ``node``, or where they are (None); ``uid``, ``gid`` asked."""
+
+    node: int | None
+    uid: int
+    gid: int = 0
+
+
+@dataclass(slots=True)
+class AdminState:
+    """The admin requests in force; only the thread that runs ticks writes it.
+
+    ``pins`` are of processes, ``target_pins`` of all processes that a target has or will have.
+    ``moves`` are under way and are dropped when they are done. ``policy`` replaces that of the
+    configuration. ``stalled_ticks`` counts ticks in which drains made no progress, ``drains`` how
+    often the set of drained nodes has changed.
+    """
+
+    paused: bool = False
+    policy: str | None = None
+    drained: frozenset[int] = frozenset()
+    pins: dict[ProcessId, Pin] = field(default_factory=dict)
+    target_pins: dict[str, Pin] = field(default_factory=dict)
+    moves: dict[ProcessId, Pin] = field(default_factory=dict)
+    stalled_ticks: int = 0
+    drains: int = 0
+
+    @property
+    def requests_moves(self) -> bool:
+        """Whether pages are to move by request, which does not wait for the CPU quota."""
+        return bool(self.drained or self.moves)
+
+    def pinned_mask(
+        self, processes: Sequence[ProcessId], targets: Sequence[str]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which processes' pages policies may not move, shape ``(processes,)``.
+
+        Raises ValueError unless there is a target for each process: compiled kernels read the mask
+        by process, and check no bounds.
+        """
+        pins = self._pins_of(processes, targets)
+        if pins is None:
+            return np.zeros(len(processes), np.bool_)
+        return np.array([pin is not None for pin in pins], np.bool_)
+
+    def pin_nodes(self, processes: Sequence[ProcessId], targets: Sequence[str]) -> Integers:
+        """Return the node that each process is pinned to, -1 for none, shape ``(processes,)``.
+
+        Raises as :meth:`pinned_mask` does.
+        """
+        pins = self._pins_of(processes, targets)
+        if pins is None:
+            return np.full(len(processes), -1, np.int64)
+        return np.array([-1 if p is None or p.node is None else p.node for p in pins], np.int64)
+
+    def _pins_of(
+        self, processes: Sequence[ProcessId], targets: Sequence[str]
+    ) -> list[Pin | None] | None:
+        """Return the pin or move of each process; None where there are none at all."""
+        if not (self.pins or self.target_pins or self.moves):
+            return None
+        return [
+            self.pins.get(process) or self.target_pins.get(target) or self.moves.get(process)
+            for process, target in zip(processes, targets, strict=True)
+        ]
+
+    def drain(self, nodes: frozenset[int]) -> None:
+        """Replace the set of drained nodes."""
+        self.drained, self.stalled_ticks = nodes, 0
+        self.drains += 1
+
+    def retain_pins(self, valid: Callable[[ProcessId, Pin], bool]) -> None:
+        """Drop pins and moves of processes for which they are not ``valid`` any more."""
+        for pins in (self.pins, self.moves):
+            for process, pin in list(pins.items()):
+                if not valid(process, pin):
+                    del pins[process]
+
+    def end_moves(self, processes: Iterable[ProcessId]) -> None:
+        """Drop the moves of these processes: policies may move their pages again."""
+        for process in processes:
+            self.moves.pop(process, None)
+
+
+def movable_pages(
+    admin: AdminState, heat: HeatTable, targets: Sequence[str], nodes: Collection[int]
+) -> Integers:
+    """Return how many pages on ``nodes`` ticks may move, by process of the heat table."""
+    movable, _ = heat.resident_pages(max(nodes) + 1)
+    pages: Integers = movable[:, sorted(nodes)].sum(axis=1)
+    return np.where(admin.pinned_mask(heat.processes, targets), 0, pages)
+
+
+def plan_admin_moves(
+    admin: AdminState,
+    heat: HeatTable,
+    machine: MachineView,
+    targets: Sequence[str],
+    max_rows: int,
+) -> tuple[Plan, MachineView]:
+    """Return the moves off drained nodes and to the nodes of pins, and the machine after them.
+
+    That machine has no drained nodes: policies do not see them. At most ``max_rows`` rows of pages
+    are considered for drains, and as many for pins.
+    """
+    topology = machine.topology
+    pinned = admin.pinned_mask(heat.processes, targets)
+    plan = Plan.empty(heat.processes)
+    if admin.drained:
+        leaves = ~pinned[:, None] & node_mask(topology, admin.drained)
+        pages = heat.rows_to_evacuate(topology, pinned, leaves, max_rows)
+        plan = drain_moves(pages, machine, admin.drained)
+        machine = machine_after(machine, plan)
+    if pinned.any():
+        goals = admin.pin_nodes(heat.processes, targets)
+        every = np.arange(len(topology.latency_ns))
+        leaves = (goals >= 0)[:, None] & (every != goals[:, None])
+        pages = heat.rows_to_evacuate(topology, np.zeros_like(pinned), leaves, max_rows)
+        gathered = pin_moves(pages, machine, goals, admin.drained)
+        plan, machine = Plan.joined((plan, gathered)), machine_after(machine, gathered)
+    return plan, without_drained(machine, admin.drained)
+
+
+def node_mask(topology: Topology, nodes: Collection[int]) -> npt.NDArray[np.bool_]:
+    """Return which node ids are among ``nodes``, shape ``(nodes,)``."""
+    return np.isin(np.arange(len(topology.latency_ns)), list(nodes))
+
+
+def drain_moves(pages: PageView, machine: MachineView, drained: Collection[int]) -> Plan:
+    """Return moves off the ``drained`` nodes, each page to its :func:`drain_targets`."""
+    if not len(drained) or not len(pages) or machine.budget_bytes < PAGE_BYTES:
+        return Plan.empty(pages.processes)
+    leaves = pages.movable & np.isin(pages.node, np.array(sorted(drained), np.int64))
+    if not leaves.any():
+        return Plan.empty(pages.processes)
+    leaving = _hottest(pages, np.flatnonzero(leaves), machine.budget_bytes)
+    room = open_room(nodes_of(machine, 0.0, 0), drained)
+    target = assign_nodes(
+        leaving.size, leaving.node, room, drain_targets(machine.topology, drained)
+    )
+    return _moves(pages, leaving, target)
+
+
+def pin_moves(
+    pages: PageView,
+    machine: MachineView,
+    goal: npt.NDArray[np.int64],
+    drained: Collection[int] = (),
+) -> Plan:
+    """Return moves of processes' pages to their ``goal``, shape ``(processes,)``.
+
+    A goal is a node, -1 for processes without one; a ``drained`` goal takes no pages.
+    """
+    if not (goal >= 0).any() or not len(pages) or machine.budget_bytes < PAGE_BYTES:
+        return Plan.empty(pages.processes)
+    ends = goal[pages.process]
+    leaves = pages.movable & (ends >= 0) & (pages.node != ends)
+    if not leaves.any():
+        return Plan.empty(pages.processes)
+    leaving = _hottest(pages, np.flatnonzero(leaves), machine.budget_bytes)
+    room = open_room(nodes_of(machine, 0.0, 0), drained)
+    ends = goal[leaving.process]
+    target = np.full(len(ends), -1, np.int64)
+    for end in np.unique(ends).tolist():
+        rows = np.flatnonzero(ends == end)
+        if end < len(room):
+            rows = rows[_fitting(leaving.size[rows], int(room[end]))]
+            target[rows] = end
+    return _moves(pages, leaving, target)
+
+
+def machine_after(machine: MachineView, plan: Plan) -> MachineView:
+    """Return the machine as it is once a plan was applied: free memory and budget."""
+    if not len(plan):
+        return machine
+    size = plan.pages.astype(np.int64) * PAGE_BYTES
+    came = {n: int(size[plan.to_node == n].sum()) for n in np.unique(plan.to_node).tolist()}
+    left = {n: int(size[plan.from_node == n].sum()) for n in np.unique(plan.from_node).tolist()}
+    memory = tuple(
+        replace(m, free_bytes=m.free_bytes - came.get(m.node, 0) + left.get(m.node, 0))
+        for m in machine.memory
+    )
+    budget = machine.budget_bytes - int(size.sum())
+    return replace(machine, memory=memory, budget_bytes=budget)
+
+
+def without_drained(machine: MachineView, drained: Collection[int]) -> MachineView:
+    """Return the machine without its drained nodes, as policies see it."""
+    if not len(drained):
+        return machine
+    return replace(
+        machine,
+        topology=machine.topology.without(drained),
+        memory=tuple(m for m in machine.memory if m.node not in drained),
+    )
+
+
+def drain_targets(topology: Topology, drained: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """Return for each drained node where its pages go, the first choice first.
+
+    Nodes of the same tier come first, then those of the tiers nearest in speed: which pages deserve
+    a faster tier is the policy's decision. Within a tier nodes are sorted by distance.
+    """
+    rank = {node: tier for tier, nodes in enumerate(topology.tiers) for node in nodes}
+    targets: dict[int, tuple[int, ...]] = {}
+    for node in topology.nodes:
+        if node.id not in drained:
+            continue
+        distance = dict(zip((n.id for n in topology.nodes), node.distances, strict=False))
+        others = [n.id for n in topology.nodes if n.id not in drained]
+        here = rank[node.id]
+        targets[node.id] = tuple(
+            sorted(others, key=lambda n: (abs(rank[n] - here), distance.get(n, 0), n))
+        )
+    return targets
+
+
+def open_room(nodes: Nodes, drained: Collection[int]) -> Integers:
+    """Return how many pages each node can take, shape ``(nodes,)``; drained nodes take none."""
+    room = np.maximum(nodes.room, 0)
+    room[[node for node in drained if node < len(room)]] = 0
+    return room
+
+
+def assign_nodes(
+    size: Integers, source: Integers, room: Integers, targets: dict[int, tuple[int, ...]]
+) -> Integers:
+    """Return the target node of each page, -1 where none has room; columns of shape ``(n,)``.
+
+    The first of the pages, each of ``size`` 4 KiB, choose first. ``room`` is updated.
+    """
+    target = np.full(len(size), -1, np.int64)
+    for origin in np.unique(source).tolist():
+        for node in targets.get(origin, ()):
+            rows = np.flatnonzero((source == origin) & (target < 0))
+            rows = rows[_fitting(size[rows], int(room[node]))]
+            target[rows] = node
+            room[node] -= size[rows].sum()
+    return target
+
+
+def _fitting(size: Integers, room: int) -> npt.NDArray[np.intp]:
+    """Return the rows that fit: the first ones, then 4 KiB pages where a huge page does not."""
+    fits = np.cumsum(size) <= room
+    small = ~fits & (size == 1)
+    fits |= small & (np.cumsum(small) <= room - int(size[fits].sum()))
+    return np.flatnonzero(fits)
+
+
+def _hottest(pages: PageView, rows: npt.NDArray[np.intp], budget_bytes: int) -> PageRows:
+    """Return the hottest of some rows, as many as the budget covers."""
+    rows = rows[np.argsort(-pages.rate[rows], kind="stable")]
+    budget = min(budget_bytes, 1 << 62) // PAGE_BYTES
+    return pages.take(rows[_fitting(pages.size[rows].astype(np.int64), budget)])
+
+
+def _moves(pages: PageView, leaving: PageRows, target: Integers) -> Plan:
+    """Return the plan of the pages that have a target, in their order."""
+    rows = np.flatnonzero(target >= 0)
+    return moves_of(pages.processes, leaving, rows, target[rows])

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""Horizons: for how many ticks pages have the accesses that their rates predict.
+
+Takes the page view of each tick and the pages that compete for a promotion; gives a horizon per
+process, in ticks. In each tick the hottest competitors of a process form a cohort, whose samples
+are counted in the next ``AGES`` ticks (:mod:`hmd.policy.cohorts`). Counted over predicted samples,
+by the age of a cohort, is the part of the prediction that came true at that age, and the sum of the
+parts is the horizon. So hot sets that move, pages that are read once, and pages that look hot by
+chance shorten it. Where some promotions pay, those pages are the competitors: chance has raised
+their rates more than those of other pages. Cohorts are followed whether their pages are promoted or
+not, so that it is noticed when promotions begin to pay again.
+
+Parts do not rise with age: accesses that come back later are no reason to keep a page until then.
+Beyond ``AGES`` they fall exponentially, at the pace of those that are counted. No horizon is longer
+than the process has been tracked, and two ticks: heat that has lasted for some time is expected to
+last as long again (Lindy's law). This bounds the loss of moves by what they could have saved, as in
+ski rental (Karlin et al., "Competitive randomized algorithms for non-uniform problems", 1994). Nor
+is a horizon longer than heat lasts between the changes of a process (:mod:`hmd.heat.changes`).
+
+Costs what its cohorts do, and 4 ns per row of the view.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.linux.process_table import ProcessTable, carry_over
+from hmd.linux.procfs import ProcessId
+from hmd.policy.cohorts import AGES, Cohorts, Purpose, busiest_processes
+
+if TYPE_CHECKING:
+    from hmd.heat.view import PageView
+
+MAX_COHORT_PAGES: Final = 256
+
+# What a tick keeps of earlier observations.
+_RETENTION: Final = 0.95
+# Samples at each age that are taken to have been predicted, and to have come true as at the age
+# before, until there are observations.
+_PRIOR_SAMPLES: Final = 4.0
+# Ticks for which heat is taken to have lasted when a process is first seen.
+_TICKS_BEFORE: Final = 2
+# The most by which rates are taken to fall short of accesses.
+_MAX_PART: Final = 4.0
+_MIN_PART: Final = 1e-9
+
+Values = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+
+class Persistence:
+    """Learns the horizon of each process."""
+
+    def __init__(self, cohorts: Cohorts | None = None) -> None:
+        self._cohorts = cohorts or Cohorts()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._tick = -1
+        self._processes = ProcessTable()
+        # By process: the tick since which it is tracked, and samples of cohorts by their age.
+        self._since = np.zeros(0, np.int64)
+        self._predicted, self._counted = np.zeros((0, AGES)), np.zeros((0, AGES))
+
+    def horizons(self, pages: PageView) -> Values:
+        """Return each process's horizon, in ticks, shape ``(processes,)``.
+
+        The first call of a tick learns from it.
+        """
+        if pages.tick < self._tick:  # a new table: the daemon's configuration has changed
+            self._clear()
+        if pages.tick != self._tick:
+            self._tick = pages.tick
+            self._track(pages.processes)
+            for each in self._cohorts.compare(pages, Purpose.PERSISTENCE):
+                self._predicted[each.slot, each.age] += each.predicted[0]
+                self._counted[each.slot, each.age] += each.counted
+        return np.minimum(self._sum_parts(), pages.heat_lifetime_ticks)
+
+    def follow_hottest(self, pages: PageView, rows: Rows, rate: npt.NDArray[np.float32]) -> None:
+        """Form cohorts of the hottest of the rows that compete for a promotion in this tick.
+
+        ``rate``, shape ``(rows of the view,)``, is what each page is expected to have.
+        """
+        accesses = rate[rows].astype(np.float64) * pages.size[rows]
+        process = pages.process[rows]
+        for slot in busiest_processes(pages.accesses):
+            hottest = np.flatnonzero(process == slot)
+            if not len(hottest):
+                continue
+            if len(hottest) > MAX_COHORT_PAGES:
+                falling = np.argpartition(-accesses[hottest], MAX_COHORT_PAGES)
+                hottest = hottest[falling[:MAX_COHORT_PAGES]]
+            share = float(accesses[hottest].sum() / pages.accesses[slot])
+            followed = pages.processes[slot], pages.address[rows[hottest]]
+            self._cohorts.form(Purpose.PERSISTENCE, *followed, share)
+
+    def _track(self, processes: tuple[ProcessId, ...]) -> None:
+        """Fade what was observed; forget processes that are not tracked any more."""
+        before = self._processes.replace(processes)
+        if before is not None:
+            known, since = before >= 0, np.full(len(processes), self._tick, np.int64)
+            since[known] = self._since[before[known]]
+            self._since = since
+            self._predicted = carry_over(self._predicted, before)
+            self._counted = carry_over(self._counted, before)
+        self._predicted *= _RETENTION
+        self._counted *= _RETENTION
+
+    def _sum_parts(self) -> Values:
+        """Return the sums of the parts over ages, as far as heat is expected to last."""
+        tracked = self._tick - self._since + 1 + _TICKS_BEFORE
+        parts = self._parts()
+        found: Values = parts.sum(axis=1)
+        longest = parts[:, -1] * (tracked - AGES)
+        late = parts[:, AGES // 2 :].mean(axis=1) / np.maximum(parts[:, 0], _MIN_PART)
+        later = longest.copy()
+        for slot in np.flatnonzero((late < 1.0) & (tracked > AGES)).tolist():
+            # As exp(-age / ticks), of which the later half of the ages has the mean ``late``.
+            ticks = 0.75 * AGES / -math.log(max(late[slot], _MIN_PART))
+            falling = parts[slot, 0] * ticks * math.exp(-AGES / ticks)
+            later[slot] = min(falling, longest[slot])
+        for ages in np.unique(tracked[tracked <= AGES]).tolist():
+            short = np.flatnonzero(tracked == ages)
+            found[short], later[short] = parts[short, :ages].sum(axis=1), 0.0
+        found += later
+        return found
+
+    def _parts(self) -> Values:
+        """Return the parts that came true by age; an age without samples has that before it."""
+        parts = np.empty(self._predicted.shape)
+        part, limit = np.ones(len(parts)), np.full(len(parts), _MAX_PART)
+        for age in range(AGES):
+            counted = self._counted[:, age] + _PRIOR_SAMPLES * part
+            part = counted / (self._predicted[:, age] + _PRIOR_SAMPLES)
+            part = limit = np.minimum(part, limit)
+            parts[:, age] = part
+        return parts

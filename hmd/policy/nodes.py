@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""The machine at one tick as arrays by node, and the wait for accesses by process.
+
+Every policy starts from :func:`nodes_of`: tiers, free pages, headroom and distances, in a few
+microseconds. The kernel sums the wait for accesses; rows of one process follow each other
+in a view, so that the sums stay in registers. About 1 ns per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.numba_kernels import Float32s, Float64s, Int8s, Int32s, Uint16s, kernel
+from hmd.base.units import PAGE_BYTES
+from hmd.heat.counting import run_end
+from hmd.policy.plan import FastLimits, MachineView
+
+if TYPE_CHECKING:
+    from hmd.heat.view import PageView
+
+UNKNOWN_SHARE: Final = 0.02
+"""Share of a node that stays free where it is not known what programs allocate."""
+MAX_ALLOCATION_SHARE: Final = 1 / 8
+"""The most of the fastest tier that stays free for allocations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The machine as arrays by node id; ids without memory have tier -1.
+
+    ``room`` is the number of pages that a node can take in addition to its ``headroom``, below 0
+    where the headroom is not free. ``near`` has shape ``(nodes, nodes)``: for each node all nodes,
+    nearest first. ``fast_bytes`` is the memory of the fastest tier, ``limits`` how it is shared.
+    """
+
+    tier: npt.NDArray[np.int64]
+    room: npt.NDArray[np.int64]
+    headroom: npt.NDArray[np.int64]
+    near: npt.NDArray[np.int64]
+    tiers: int
+    fast_bytes: int = 0
+    limits: FastLimits | None = None
+
+    def by_tier(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the sums of a column of nodes over each tier."""
+        return np.array([values[self.tier == tier].sum() for tier in range(self.tiers)], np.int64)
+
+    def tier_sums(self, values: npt.NDArray[np.number]) -> npt.NDArray[np.float64]:
+        """Return the sums over each tier of a column of nodes, which may end before the last."""
+        tier = self.tier[: len(values)]
+        known = tier >= 0
+        return np.bincount(tier[known], values[known], self.tiers).astype(np.float64)
+
+    def can_move(self, pages: PageView, machine: MachineView) -> bool:
+        """Return whether any move is possible: two tiers, pages, and budget for one."""
+        return self.tiers >= 2 and machine.budget_bytes >= PAGE_BYTES and len(pages) > 0
+
+    @property
+    def relieve(self) -> npt.NDArray[np.bool_]:
+        """Whether less than half of a tier's headroom is free, per tier."""
+        return self.by_tier(self.room) < -self.by_tier(self.headroom) / 2
+
+
+def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_bytes: int) -> Nodes:
+    """Return the machine's nodes as arrays.
+
+    ``headroom_fraction`` of a node's memory, and at least ``headroom_bytes``, stays free on every
+    tier but the last, on which ``headroom_bytes`` stay free. Where it is None, the fastest tier
+    keeps free what programs are expected to allocate, at most ``MAX_ALLOCATION_SHARE`` of it.
+    """
+    topology = machine.topology
+    ranks = sorted({node.tier for node in topology.nodes})
+    size = max((node.id for node in topology.nodes), default=-1) + 1
+    tier = np.full(size, -1, np.int64)
+    room, headroom = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    distance = np.full((size, size), np.iinfo(np.int64).max)
+    for node in topology.nodes:
+        tier[node.id] = ranks.index(node.tier)
+        for other, hops in zip(topology.nodes, node.distances, strict=False):
+            distance[node.id, other.id] = hops
+    fast = sum(m.total_bytes for m in machine.memory if m.node < size and tier[m.node] == 0)
+    for memory in machine.memory:
+        if memory.node >= size or tier[memory.node] < 0:
+            continue
+        keep = headroom_bytes
+        if tier[memory.node] < len(ranks) - 1:
+            share = headroom_fraction
+            if share is None:
+                share = _expected_share(machine, fast) if tier[memory.node] == 0 else UNKNOWN_SHARE
+            keep = max(keep, int(share * memory.total_bytes))
+        headroom[memory.node] = keep // PAGE_BYTES
+        room[memory.node] = (memory.room_bytes - keep) // PAGE_BYTES
+    near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
+    return Nodes(tier, room, headroom, near, len(ranks), fast, machine.limits)
+
+
+def _expected_share(machine: MachineView, fast_bytes: int) -> float:
+    """Return the share of the fastest tier that programs are expected to allocate."""
+    if machine.allocation_bytes is None or not fast_bytes:
+        return UNKNOWN_SHARE
+    return min(machine.allocation_bytes / fast_bytes, MAX_ALLOCATION_SHARE)
+
+
+@kernel
+def add_waits(
+    process: Int32s, size: Uint16s, rate: Float32s, wait_ns: Float64s, node: Int8s, sums: Float64s
+) -> None:
+    """Add accesses per second times the latency of their node to ``sums`` by process.
+
+    ``wait_ns`` is the latency by node id. Rows on other nodes, below 0 or above, wait for nothing.
+    """
+    begin = 0
+    while begin < len(process):
+        end, total = run_end(process, begin, len(process)), 0.0
+        for row in range(begin, end):
+            on = node[row]
+            if 0 <= on < len(wait_ns):
+                total += np.float64(rate[row]) * wait_ns[on] * size[row]
+        sums[process[begin]] += total
+        begin = end

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: MIT
+"""Policies by name: those of hmd, and those of other packages, found by entry points.
+
+A policy is a module with a ``POLICY`` (:class:`hmd.policy.settings.PolicyInfo`). Those in
+``hmd/policy/builtin/`` are found there; a package of its own names one in its metadata::
+
+    [project.entry-points."hmd.policies"]
+    coldest = "my_package.coldest:POLICY"
+
+Such a module imports kernels inside its functions, so that reading a configuration does not load
+numba, and names modules with kernels of its own in ``POLICY``, so that no tick does. A package that
+cannot be used is logged in one line, and hmd runs without its policy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+from hmd.base.errors import ConfigError, MissingError
+from hmd.base.gc_pause import collector_paused
+from hmd.policy import builtin
+from hmd.policy.plan import Policy
+from hmd.policy.settings import PolicyInfo, PolicySettings, read_settings, settings_of
+
+ENTRY_POINTS: Final = "hmd.policies"
+"""The group of entry points of policies."""
+
+
+def _find_builtin() -> Iterator[PolicyInfo]:
+    """Yield the policies of the folder."""
+    for entry in pkgutil.iter_modules(builtin.__path__):
+        yield importlib.import_module(f"{builtin.__name__}.{entry.name}").POLICY
+
+
+def _find_installed(known: Collection[str]) -> Iterator[PolicyInfo]:
+    """Yield the policies of other packages; log those that cannot be used."""
+    names = set(known)
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+        try:
+            found = _load(entry)
+            if found.name in names:
+                raise ValueError(f"there is already a policy {found.name!r}")
+        except Exception as error:  # whatever a package does: the daemon runs without it
+            package = entry.dist.name if entry.dist else entry.value
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            logging.getLogger("hmd").warning(
+                "policy %s of package %s is left out: %s", entry.name, package, reason
+            )
+            continue
+        names.add(found.name)
+        yield found
+
+
+def _load(entry: EntryPoint) -> PolicyInfo:
+    found = entry.load()
+    if not isinstance(found, PolicyInfo):
+        raise TypeError(f"{entry.value} is no PolicyInfo")
+    settings_of(found.settings_type)
+    found.settings_type()
+    return found
+
+
+def _find() -> dict[str, PolicyInfo]:
+    """Return all policies by name, sorted."""
+    found = {policy.name: policy for policy in _find_builtin()}
+    found |= {policy.name: policy for policy in _find_installed(found)}
+    return dict(sorted(found.items()))
+
+
+_POLICIES: Final = _find()
+DEFAULT: Final = "benefit"
+
+# Kernels that every policy needs.
+_KERNELS: Final = (
+    "hmd.policy.move_order",
+    "hmd.policy.nodes",
+)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all policies, sorted."""
+    return tuple(_POLICIES)
+
+
+def info(name: str) -> PolicyInfo:
+    """Return the description of a policy; ConfigError for an unknown name."""
+    if name not in _POLICIES:
+        raise ConfigError(f"there is no policy {name!r}: choose one of {', '.join(names())}")
+    return _POLICIES[name]
+
+
+def create(name: str, settings: PolicySettings | Mapping[str, object] | None = None) -> Policy:
+    """Return a policy; ``settings`` may be values in base units by name.
+
+    ConfigError for an unknown name or setting, or a value of a wrong type or beyond its limits.
+    """
+    policy = info(name)
+    if not isinstance(settings, PolicySettings):
+        try:
+            settings = read_settings(policy.settings_type, settings or {})
+        except ConfigError as error:
+            raise ConfigError(f"policy {name}: {error}") from None
+    return policy.create(settings)
+
+
+def kernel_modules(policies: Collection[str] | None = None) -> tuple[str, ...]:
+    """Return the modules with kernels that these policies call, default all."""
+    chosen = [each for name, each in _POLICIES.items() if policies is None or name in policies]
+    modules = (*_KERNELS, *(module for each in chosen for module in each.kernels))
+    return tuple(dict.fromkeys(modules))
+
+
+def warm(
+    between: Callable[[], None] = lambda: None, policies: Collection[str] | None = None
+) -> None:
+    """Compile or load all kernels of heat and of these policies, default all.
+
+    ``between`` is called after each module with kernels.
+    """
+    from hmd.base import numba_kernels
+    from hmd.linux.own_process import release_compiler
+
+    chosen = ("hmd.heat.table", *kernel_modules(policies))
+    for name in chosen:
+        importlib.import_module(name)
+    others = set(kernel_modules()) - set(chosen)
+    if not others.issuperset(numba_kernels.pending()):
+        with collector_paused():
+            numba_kernels.warm(between=between, skip=others)
+        release_compiler()
+
+
+def warm_apart(environment: Mapping[str, str]) -> None:
+    """Compile what a cache of kernels lacks, in another process with these variables added.
+
+    A minute the first time, and 270 MiB, which a process that loads the kernels does not need.
+    Raises MissingError where compilation fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import warm; warm()"],
+        env={**os.environ, **environment},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise MissingError(f"cannot compile hmd's kernels: {last}")

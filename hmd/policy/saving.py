@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: MIT
+"""What moves save and cost, and the plan of the moves that pay.
+
+Takes a page view with the rate of each page; gives a plan. A promotion saves the page's accesses
+per second, times the difference in latency, divided by the memory-level parallelism of the process
+(:mod:`hmd.policy.latency`), times the seconds that its heat is expected to last
+(:mod:`hmd.policy.horizon`). Where what was hot comes back, rates are mixed with the mean of many
+ticks (:mod:`hmd.policy.long_run`). It costs its own move and, where the tier is full, the loss and
+the move of the coldest page there. The best gain is paired with the least loss until a pair does
+not pay, so nothing moves where nothing pays. The policies ``benefit`` and ``learned`` share this
+decision; they differ in the rates. About 60 ns per page.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.numba_kernels import (
+    Bools,
+    Float32s,
+    Float64s,
+    Int8s,
+    Int32s,
+    Int64s,
+    Uint8s,
+    Uint16s,
+    kernel,
+)
+from hmd.heat.geometry import MOVE_WEAR
+from hmd.heat.rates import ANSCOMBE
+from hmd.policy.cohorts import Cohorts
+from hmd.policy.horizon import Persistence
+from hmd.policy.latency import BandwidthBalance, loaded_latency_ns, parallelism
+from hmd.policy.long_run import LongRun
+from hmd.policy.nodes import Nodes
+from hmd.policy.plan import MachineView, Plan, TierRequest
+from hmd.policy.planning import build_plan, rising_rows
+
+if TYPE_CHECKING:
+    from hmd.heat.view import PageView
+
+MOVE_NS: Final = 3000.0
+"""What moving 4 KiB costs its program, in ns; the simulator charges some 2,000."""
+
+_NO_LIMIT: Final = 2.0
+_MIN_SAMPLES: Final = 1e-9
+_MIN_TICKS: Final = 1e-9
+# Wear of one move doubles the cost of the next.
+_COST_BY_WEAR: Final = np.exp2(np.arange(256) / float(MOVE_WEAR))
+
+Values = npt.NDArray[np.float64]
+Rates = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+
+class MoveTerms(NamedTuple):
+    """When a move is made: settings of a policy that makes the moves that pay.
+
+    ``move_ns`` is the cost of moving 4 KiB to its program, ``confidence`` how certain a gain must
+    be, in standard deviations of a page's heat, ``samples_min`` the samples that a page needs.
+    """
+
+    move_ns: float
+    confidence: float
+    samples_min: float
+
+
+class Forecast(NamedTuple):
+    """The ``rate`` of each page in the next ``ticks`` alone, in accesses per second and 4 KiB."""
+
+    rate: Rates
+    ticks: int
+
+
+class PageColumns(NamedTuple):
+    """The columns of a page view that :func:`value_pages` reads; shape ``(n,)``.
+
+    ``support`` has the samples behind the view's rates.
+    """
+
+    tier: Int8s
+    size: Uint16s
+    wear: Uint8s
+    process: Int32s
+    rate: Float32s
+    support: Float32s
+
+
+class PageValues(NamedTuple):
+    """The movable rows of a view; shape ``(n,)``.
+
+    ``row`` of the view, its ``tier``, and its ``size`` in 4 KiB pages. Each 4 KiB saves
+    ``saving_low`` to ``saving_high`` per ns of latency, the ends of what samples allow; all of them
+    ``served`` at most. A move costs ``cost`` ns. Rows with ``enough_samples`` may be promoted.
+    """
+
+    row: Int64s
+    tier: Int8s
+    size: Int64s
+    saving_low: Float64s
+    saving_high: Float64s
+    served: Float64s
+    cost: Float64s
+    enough_samples: Bools
+
+
+class Competition(NamedTuple):
+    """Rows of :class:`PageValues` that compete for a tier; shape ``(n,)``.
+
+    ``gain`` and ``loss`` are what the program saves or loses by the move, in ns.
+    """
+
+    promotable: Int64s
+    gain: Float64s
+    resident: Int64s
+    loss: Float64s
+
+
+@kernel
+def value_pages(
+    rows: PageColumns,
+    seconds: Float64s,
+    move_ns: Float64s,
+    confidence: float,
+    samples_min: float,
+    into: PageValues,
+) -> int:
+    """Fill ``into`` with the movable rows; return how many there are.
+
+    A page saves ``seconds`` of its accesses, by process. ``move_ns`` is the cost of a move by wear,
+    shape ``(256,)``, ``confidence`` in standard deviations of a page's heat.
+    """
+    end, half = 0, confidence / 2.0
+    for row in range(len(rows.tier)):
+        if rows.tier[row] < 0:
+            continue
+        support, size = np.float64(rows.support[row]), np.int64(rows.size[row])
+        root = np.sqrt(support + ANSCOMBE)
+        each = np.float64(rows.rate[row]) * seconds[rows.process[row]]
+        each = each / max(support, _MIN_SAMPLES)
+        below = max(root - half, 0.0)
+        high = each * ((root + half) * (root + half)) if support > 0.0 else 0.0
+        into.row[end], into.tier[end], into.size[end] = row, rows.tier[row], size
+        into.saving_low[end], into.saving_high[end] = each * (below * below), high
+        into.served[end], into.cost[end] = high * size, move_ns[rows.wear[row]]
+        into.enough_samples[end] = support >= samples_min
+        end += 1
+    return end
+
+
+@kernel
+def find_competition(
+    tier: int, wanted: Int8s, values: PageValues, latency_ns: Float64s, into: Competition
+) -> tuple[int, int]:
+    """Fill the rows whose promotion to a tier gains, and all that are wanted there.
+
+    ``wanted`` is the tier of each row so far, ``latency_ns`` that of each tier. Returns the numbers
+    of both.
+    """
+    promotable = resident = 0
+    lost_ns = latency_ns[tier + 1] - latency_ns[tier]
+    for at in range(len(wanted)):
+        if wanted[at] == tier:
+            into.resident[resident] = at
+            into.loss[resident] = values.saving_high[at] * lost_ns + values.cost[at]
+            resident += 1
+        elif wanted[at] > tier and values.enough_samples[at]:
+            nearer_ns = latency_ns[values.tier[at]] - latency_ns[tier]
+            gain = values.saving_low[at] * nearer_ns - values.cost[at]
+            if gain > 0.0:
+                into.promotable[promotable], into.gain[promotable] = at, gain
+                promotable += 1
+    return promotable, resident
+
+
+class Side(NamedTuple):
+    """One side of the pairs, shape ``(n,)``: what each row gains or loses, and its pages."""
+
+    value: Values
+    size: Rows
+
+
+def paying_pairs(promotable: Side, resident: Side, room: int) -> tuple[Rows, Rows]:
+    """Return the rows to promote, best first, and those to demote for them, least loss first.
+
+    ``room`` is how many pages fit without a demotion; below 0, so many are demoted in any case. A
+    row is promoted if its gain exceeds the loss of the last row that is demoted for it.
+    """
+    gain = promotable.value
+    order = np.arange(len(gain))
+    if (gain[1:] > gain[:-1]).any():  # rows that come in order need not be sorted again
+        order = rising_rows(-gain)
+        gain = gain[order]
+    # A loss above the best gain never pays: there is no need to sort it.
+    near = np.arange(len(resident.value))
+    if room >= 0:
+        near = np.flatnonzero(resident.value < (gain[0] if len(gain) else 0.0))
+    demoted = near[rising_rows(resident.value[near])]
+    loss, freed = resident.value[demoted], np.cumsum(resident.size[demoted])
+    needed = np.cumsum(promotable.size[order]) - max(room, 0)
+    price = np.where(needed > 0, np.append(loss, np.inf)[np.searchsorted(freed, needed)], 0.0)
+    stop = np.flatnonzero(gain <= price)
+    count = int(stop[0]) if len(stop) else len(order)
+    needs = max(-room, 0) + (max(int(needed[count - 1]), 0) if count else 0)
+    demoted = demoted[: int(np.searchsorted(freed, needs)) + 1] if needs else demoted[:0]
+    return order[:count], demoted
+
+
+def _falling_rows(value: Values) -> Rows:
+    """Return the rows by falling value; equal ones in row order.
+
+    Sorts what :func:`rising_rows` has nearly sorted, which a stable argsort does in one pass.
+    """
+    near = rising_rows(-value)
+    return near[np.argsort(-value[near], kind="stable")]
+
+
+class SavingsLedger:
+    """The movable pages as columns of shape ``(n,)``, and the tier on which each is wanted so far.
+
+    ``value`` is what a page saves per nanosecond of latency on the tier where it is wanted, until
+    its heat ends.
+    """
+
+    def __init__(self, pages: PageView, rate: Rates, terms: MoveTerms, seconds: Values) -> None:
+        """Begin with every page wanted where it is.
+
+        Pages are expected to have the ``rate``; they save ``seconds`` of their accesses, by
+        process.
+        """
+        self._pages = count = len(pages)
+        whole, real = np.empty((2, count), np.int64), np.empty((4, count))
+        tier, known = np.empty(count, np.int8), np.empty(count, np.bool_)
+        into = PageValues._make([whole[0], tier, whole[1], *real, known])
+        columns = PageColumns(
+            pages.tier, pages.size, pages.wear, pages.process, rate, pages.effective_samples
+        )
+        move_ns = terms.move_ns * _COST_BY_WEAR
+        count = value_pages(columns, seconds, move_ns, terms.confidence, terms.samples_min, into)
+        self._values = values = PageValues._make(column[:count] for column in into)
+        self.wanted = values.tier.copy()
+        self._unshown = (pages.unshown.accesses * seconds[:, None]).sum(axis=0)
+        self._all_served = float(values.served.sum() + self._unshown.sum())
+        self.value = values.saving_high.copy()
+        self._demoted_for_bandwidth = np.zeros(count, np.bool_)
+
+    def tier_shares(self, nodes: Nodes) -> list[float]:
+        """Return the share of all accesses that each tier serves."""
+        shown = np.bincount(self._values.tier, self._values.served, nodes.tiers)
+        served = shown + nodes.tier_sums(self._unshown)
+        shares: list[float] = (served / max(float(served.sum()), _MIN_SAMPLES)).tolist()
+        return shares
+
+    def promote_paying(self, tier: int, latency: Values, nodes: Nodes, max_share: float) -> int:
+        """Select the pages whose promotion to a tier pays; return how many.
+
+        Pages of slower tiers are promoted in falling order of what they save, resident pages are
+        demoted in rising order of what they lose, as long as the saving exceeds the loss, and until
+        the promoted pages have the share ``max_share`` of all accesses.
+        """
+        values, rows = self._values, len(self.wanted)
+        number, real = np.empty((2, rows), np.int64), np.empty((2, rows))
+        found = Competition(number[0], real[0], number[1], real[1])
+        promotable, resident = find_competition(tier, self.wanted, values, latency, found)
+        order = _falling_rows(found.gain[:promotable])
+        row, gain = found.promotable[order], found.gain[order]
+        share = np.cumsum(values.served[row])
+        fit = np.searchsorted(share, max_share * self._all_served, side="right")
+        row, gain = row[:fit], gain[:fit]
+        displaced = found.resident[:resident]
+        promoted, demoted = paying_pairs(
+            Side(gain, values.size[row]),
+            Side(found.loss[:resident], values.size[displaced]),
+            int(nodes.by_tier(nodes.room)[tier]),
+        )
+        promoted, demoted = row[promoted], displaced[demoted]
+        self.wanted[promoted] = tier
+        self.wanted[demoted] = tier + 1
+        self.value[promoted] = values.saving_low[promoted]
+        return len(promoted)
+
+    def demote_for_bandwidth(self, tier: int, latency: Values, share: float) -> int:
+        """Select pages with this share of all accesses to go one tier lower; return how many.
+
+        The hottest pages take the most load off a tier for the fewest moves. A page is demoted if
+        that saves more than its move costs at current latencies.
+        """
+        if share <= 0:
+            return 0
+        values = self._values
+        stays = (self.wanted == tier) & (values.tier == tier) & values.enough_samples
+        rows = np.flatnonzero(stays)
+        saved = values.saving_low[rows] * (latency[tier] - latency[tier + 1])
+        rows = rows[saved > values.cost[rows]]
+        rows = rows[np.argsort(-values.saving_high[rows], kind="stable")]
+        served = np.cumsum(values.served[rows])
+        rows = rows[: int(np.searchsorted(served, share * self._all_served, side="right"))]
+        self.wanted[rows] = tier + 1
+        self._demoted_for_bandwidth[rows] = True
+        return len(rows)
+
+    def competing_rows(self) -> Rows:
+        """Return the rows of the view whose promotion pays; where none does, all that could be."""
+        values = self._values
+        promoted = self.wanted < values.tier
+        if not promoted.any():
+            promoted = (values.tier > 0) & values.enough_samples
+        return values.row[promoted]
+
+    def request(self) -> TierRequest:
+        """Return the wanted tiers by the rows of the view."""
+        tier = np.full(self._pages, -1, np.int8)
+        key = np.zeros(self._pages, np.float32)
+        must = np.zeros(self._pages, np.bool_)
+        rows = self._values.row
+        tier[rows], key[rows], must[rows] = self.wanted, self.value, self._demoted_for_bandwidth
+        return TierRequest(tier, key, must)
+
+
+class PayingMoves:
+    """Plans the moves that save more time than they cost; keeps what it learns between ticks."""
+
+    def __init__(self) -> None:
+        cohorts = Cohorts()
+        self.long_run, self.persistence = LongRun(cohorts), Persistence(cohorts)
+        self._balance = BandwidthBalance()
+
+    def plan(
+        self,
+        pages: PageView,
+        machine: MachineView,
+        nodes: Nodes,
+        terms: MoveTerms,
+        forecast: Forecast | None = None,
+    ) -> Plan:
+        """Return the moves to make now; an empty plan where nothing pays.
+
+        Pages are expected to have the rates of the view or, in the next ticks, of a ``forecast``,
+        both mixed with the long run.
+        """
+        rate = self.long_run.mix_rates(pages)
+        ticks = self.persistence.horizons(pages)
+        # Until they have moved, pages save nothing.
+        horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, 0.0)
+        if forecast is not None:
+            # The mean over the horizon, which may be longer than the next ticks.
+            part = np.minimum(forecast.ticks / np.maximum(ticks, _MIN_TICKS), 1.0)
+            near = self.long_run.mix_rates(pages, forecast.rate)
+            rate = rate + part.astype(np.float32)[pages.process] * (near - rate)
+        seconds = horizon_s / parallelism(pages, machine)
+        ledger = SavingsLedger(pages, rate, terms, seconds)
+        latency = loaded_latency_ns(pages, machine.topology, nodes)
+        moves = 0
+        for tier, share in enumerate(ledger.tier_shares(nodes)[:-1]):
+            limit = self._balance.max_share(tier, share, latency[tier], latency[tier + 1])
+            more = limit - share if limit < 1 else _NO_LIMIT
+            moves += ledger.promote_paying(tier, latency, nodes, more)
+            moves += ledger.demote_for_bandwidth(tier, latency, share - limit)
+        self.persistence.follow_hottest(pages, ledger.competing_rows(), rate)
+        if not moves and not nodes.relieve[:-1].any() and nodes.limits is None:
+            return Plan.empty(pages.processes)
+        return build_plan(pages, nodes, ledger.request(), machine.budget_bytes)

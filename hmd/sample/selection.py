@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""Selection of a sampler: the best that works on this machine, or the configured one.
+
+Takes settings and the machine; gives an open sampler and the reason in one line, for the log. hmd
+tries samplers by opening them, because only that shows whether the kernel, the hardware and the
+privileges suffice. The order is that of ``hmd.sample.sampler.SAMPLERS``
+(docs/reference/samplers.md describes what each of them observes). Costs a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+from hmd.base.errors import (
+    Exit,
+    MissingError,
+    NotPermittedError,
+    TransientError,
+    UnavailableError,
+    is_transient,
+)
+from hmd.linux.damon import Kdamonds
+from hmd.linux.damon_ownership import holder as damon_holder
+from hmd.linux.damon_ownership import stop_left_behind
+from hmd.linux.emulator_memory import find_device
+from hmd.linux.procfs import PROC
+from hmd.sample.sampler import (
+    SAMPLERS,
+    SYSFS,
+    SampleOpener,
+    Sampler,
+    SamplerName,
+    SampleSettings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSampler:
+    """An open sampler and the reason for its selection.
+
+    ``better_later``: a better one could not be opened for a reason that may pass.
+    """
+
+    sampler: Sampler
+    reason: str
+    better_later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a sampler works here; ``detail``: what it samples, or why not and what to do."""
+
+    name: SamplerName
+    works: bool
+    detail: str
+
+
+def open_sampler(
+    settings: SampleSettings,
+    proc: Path = PROC,
+    sysfs: Path = SYSFS,
+    before: Sampler | None = None,
+    better_than: str | None = None,
+) -> OpenedSampler:
+    """Return the configured sampler, or with "auto" the first that works.
+
+    With "auto" and ``better_than``, only those are tried that come before the one of that name.
+
+    ``before`` is an open sampler, which the caller closes unless it is returned: some are
+    exclusive. A kdamond that a killed hmd left running is stopped.
+    Raises UnavailableError with what the configured sampler lacks, or with "auto" what each of them
+    lacks; TransientError if one of them may work later, NotPermittedError if more privileges would
+    make one of them work.
+    """
+    stop_left_behind(Kdamonds(sysfs))
+    if settings.sampler != "auto":
+        sampler = find_opener(settings.sampler, before)(settings, proc, sysfs)
+        return OpenedSampler(sampler, f"sampling {sampler.detail} (as configured)")
+    refusals: list[UnavailableError] = []
+    for name, entry in SAMPLERS.items():
+        able = entry.capabilities
+        if not able.automatic or (able.modelled_clock and find_device(sysfs) is None):
+            continue  # not a reason worth reporting
+        if name == better_than:
+            break
+        try:
+            sampler = find_opener(name, before)(settings, proc, sysfs)
+        except UnavailableError as error:
+            refusals.append(error)
+            continue
+        # On the emulated machine the absence of another PMU is not worth reporting.
+        reasons = "; ".join(map(str, refusals)) if not able.modelled_clock else ""
+        why = f", because: {reasons}" if reasons else ""
+        better_later = any(map(is_transient, refusals))
+        return OpenedSampler(sampler, f"sampling {sampler.detail}{why}", better_later)
+    kind: type[UnavailableError] = MissingError
+    if any(map(is_transient, refusals)):
+        kind = TransientError
+    elif any(error.exit_code is Exit.NOT_PERMITTED for error in refusals):
+        kind = NotPermittedError
+    raise kind(f"nothing to sample accesses with: {'; '.join(map(str, refusals))}")
+
+
+def list_availability(
+    settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS
+) -> tuple[Availability, ...]:
+    """Return the ``check_availability`` of each sampler, best first."""
+    return tuple(check_availability(name, settings, proc, sysfs) for name in SAMPLERS)
+
+
+def check_availability(
+    name: SamplerName, settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS
+) -> Availability:
+    """Open a sampler, close it again, and return what it reports.
+
+    DAMON is not opened while another hmd uses it, or after a killed hmd left it running.
+    """
+    entry = SAMPLERS[name]
+    holder = damon_holder(Kdamonds(sysfs)) if entry.capabilities.exclusive else None
+    if holder is not None:
+        state = "left running by a killed hmd" if holder.left else "in use by hmd"
+        return Availability(name, True, f"{entry.source} ({state}, pid {holder.pid})")
+    try:
+        sampler = find_opener(name)(settings, proc, sysfs)
+    except UnavailableError as error:
+        return Availability(name, False, str(error))
+    sampler.close()
+    return Availability(name, True, sampler.detail)
+
+
+def find_opener(name: SamplerName, before: Sampler | None = None) -> SampleOpener:
+    """Return the function that opens a sampler; ``before`` is the one that is open now."""
+    entry = SAMPLERS[name]
+    module, _, function = entry.opener.partition(":")
+    opener: SampleOpener = getattr(import_module(module), function)
+    return partial(opener, before=before) if entry.capabilities.exclusive else opener

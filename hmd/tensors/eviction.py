@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: MIT
+"""What to evict: farthest next use first, in parts of tensors, over a step that repeats.
+
+Belady's choice (IBM Systems Journal, 1966) at the granularity of bytes: where a kernel needs more
+room than the fastest tier has, the resident tensors with the farthest next use leave, only as much
+as is needed. Two steps are walked and the second is reported, so that it continues where the first
+ended.
+
+Windows of moves: the kernels at the start and the end of a gap in which a tensor moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from hmd.base.numba_kernels import generic_kernel
+from hmd.tensors.lifetimes import TensorSpans, Vitality
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.trace import READ, Floats, Ints, TensorTrace
+
+
+@dataclass(frozen=True, slots=True)
+class StepUses:
+    """Uses of a step, one per kernel and tensor, with the kernel of the next use; shape (V,).
+
+    ``next_kernel`` counts on into the next step for persistent tensors. ``alive_until`` (T,) is the
+    first kernel that need not keep a tensor, the number of kernels for persistent ones.
+    """
+
+    start: Ints
+    tensor: Ints
+    next_kernel: Ints
+    alive_until: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class EvictedParts:
+    """Parts of tensors that are away between two uses; shape (E,).
+
+    Bytes ``size`` of ``tensor`` may leave from kernel ``start`` on, must have left when kernel
+    ``needed`` begins, and are used again by kernel ``end``. Kernels count from the start of the
+    step in which the part leaves, so that ``end`` may lie in the next one.
+    """
+
+    tensor: Ints
+    start: Ints
+    end: Ints
+    needed: Ints
+    size: Ints
+
+
+def step_uses(trace: TensorTrace, life: Vitality) -> StepUses:
+    """Return the uses of a trace, each kernel and tensor once."""
+    kernels = trace.kernels
+    key = np.unique(trace.use_tensor * kernels + trace.use_kernel)
+    tensor, kernel = key // kernels, key % kernels
+    following = np.append(kernel[1:], 0)
+    same = np.append(tensor[1:] == tensor[:-1], False)
+    first = kernel[np.searchsorted(tensor, tensor)]
+    next_kernel = np.where(same, following, first + kernels)
+    order = np.lexsort((tensor, kernel))
+    start = np.searchsorted(kernel[order], np.arange(kernels + 1))
+    alive = np.where(trace.tensor_persistent, kernels, np.maximum(life.death, life.last + 1))
+    return StepUses(start, tensor[order], next_kernel[order], alive)
+
+
+def written_first(trace: TensorTrace) -> Ints:
+    """Return the tensors whose first use of a step writes without reading: they carry no data."""
+    order = np.lexsort((trace.use_mode, trace.use_kernel, trace.use_tensor))
+    tensors, at = np.unique(trace.use_tensor[order], return_index=True)
+    reads = (trace.use_mode[order][at] & READ) > 0
+    return np.asarray(tensors[~reads], np.int64)
+
+
+def choose_evictions(
+    trace: TensorTrace,
+    uses: StepUses,
+    allocated: Ints,
+    capacity: int,
+    links: tuple[Floats, Floats, int] | None = None,
+) -> EvictedParts:
+    """Return what to evict so that ``capacity`` bytes suffice for every kernel.
+
+    ``allocated`` (T,) is the kernel with which each intermediate takes room, -1 for persistent
+    tensors and unused ones. With ``links``, bytes that the links carry out and in during each
+    kernel, (K,) each, and the most kernels that a return may take, parts leave first that the links
+    can take before they are needed and return in time.
+    """
+    order = np.argsort(allocated, kind="stable")
+    order = order[allocated[order] >= 0]
+    begin = np.searchsorted(allocated[order], np.arange(trace.kernels + 1))
+    ends = np.argsort(uses.alive_until, kind="stable")
+    ends = ends[~trace.tensor_persistent[ends]]
+    end_start = np.searchsorted(uses.alive_until[ends], np.arange(trace.kernels + 2))
+    rows = np.zeros((max(64 * trace.kernels, 4096), 5), np.int64)
+    empty = np.zeros(0)
+    out, back, window = links or (empty, empty, 0)
+    count = _walk(
+        (uses.start, uses.tensor, uses.next_kernel),
+        (begin, order, end_start, ends),
+        trace.tensor_bytes,
+        (np.int64(capacity), out, back, np.int64(window)),
+        rows,
+    )
+    found = rows[:count]
+    found = found[found[:, 3] >= trace.kernels]
+    shift = found[:, 1] // trace.kernels * trace.kernels
+    tensor, start, end, needed, size = found.T.copy()
+    return EvictedParts(tensor, start - shift, end - shift, needed - shift, size)
+
+
+@generic_kernel
+def _sum(free: Any, low: int, high: int) -> float:
+    total = 0.0
+    for slot in range(low, high):
+        total += free[slot % len(free)]
+    return total
+
+
+@generic_kernel
+def _spend(free: Any, slot: int, step: int, amount: float) -> None:
+    while amount > 0.5:
+        part = min(amount, free[slot % len(free)])
+        free[slot % len(free)] -= part
+        amount -= part
+        slot += step
+
+
+@generic_kernel
+def _walk(uses: Any, lives: Any, size: Any, limits: Any, rows: Any) -> int:
+    """Walk two steps; ``rows`` get tensor, start, end, needed and bytes. Returns their number."""
+    capacity, link_out, link_in, window = limits
+    out, back = link_out.copy(), link_in.copy()
+    aware = len(out) > 0
+    busy = np.zeros(len(size), np.bool_)
+    use_start, use_tensor, use_next = uses
+    born_start, born, end_start, ending = lives
+    kernels, tensors = len(use_start) - 1, len(size)
+    resident = np.zeros(tensors, np.int64)
+    last = np.full(tensors, -1, np.int64)
+    following = np.full(tensors, -1, np.int64)
+    total, count = np.int64(0), 0
+    for now in range(2 * kernels):
+        kernel = now % kernels
+        for row in range(end_start[kernel], end_start[kernel + 1]):
+            total -= resident[ending[row]]
+            resident[ending[row]] = 0
+        if kernel == 0:
+            for row in range(end_start[kernels], end_start[kernels + 1]):
+                total -= resident[ending[row]]
+                resident[ending[row]] = 0
+        for row in range(born_start[kernel], born_start[kernel + 1]):
+            tensor = born[row]
+            total += size[tensor] - resident[tensor]
+            resident[tensor] = size[tensor]
+            last[tensor], following[tensor] = now, -1
+        for row in range(use_start[kernel], use_start[kernel + 1]):
+            tensor = use_tensor[row]
+            total += size[tensor] - resident[tensor]
+            resident[tensor] = size[tensor]
+            last[tensor] = now
+            following[tensor] = now - kernel + use_next[row]
+        if now == kernels and aware:
+            out[:], back[:] = link_out, link_in
+        checked = aware
+        busy[:] = False
+        while total > capacity:
+            victim, farthest = -1, now + 1
+            for tensor in range(tensors):
+                if following[tensor] > farthest and resident[tensor] > 0 and last[tensor] < now:
+                    if checked and busy[tensor]:
+                        continue
+                    victim, farthest = tensor, following[tensor]
+            if victim < 0 and checked:
+                # The links have no time for any: the farthest use decides.
+                checked = False
+                continue
+            if victim < 0 or count == len(rows):
+                break
+            part = min(resident[victim], total - capacity)
+            if checked:
+                low, high = last[victim] + 1, max(farthest - window, now + 1)
+                room = min(_sum(out, low, now), _sum(back, high, farthest))
+                part = min(part, np.int64(room))
+                if part <= 0:
+                    busy[victim] = True
+                    continue
+                _spend(out, low, 1, part)
+                _spend(back, farthest - 1, -1, part)
+            resident[victim] -= part
+            total -= part
+            rows[count, 0], rows[count, 1] = victim, last[victim] + 1
+            rows[count, 2], rows[count, 3] = following[victim], now
+            rows[count, 4] = part
+            count += 1
+    return count
+
+
+_SLACK: Final = 2.0
+"""A window is so many times as long as a move, where it has the kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyOptions:
+    """What a residency may be.
+
+    ``window`` is the number of kernels next to a use in which a tensor may move, 15 in AutoTM.
+    ``synchronous``: kernels wait for moves. ``static``: tensors never move. ``whole``: tensors move
+    as a whole, and the program has integers. ``capacity`` and ``bandwidth`` are the shares of the
+    fastest tier and of the links that the model may use.
+    """
+
+    window: int = 15
+    synchronous: bool = False
+    static: bool = False
+    whole: bool = True
+    capacity: float = 1.0
+    bandwidth: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveWindow:
+    """The kernels in which a move takes place, and the share of the tensor that each carries."""
+
+    kernels: Ints
+    shares: Floats
+
+
+def gap_windows(
+    problem: StepProblem, spans: TensorSpans, options: ResidencyOptions
+) -> tuple[tuple[MoveWindow, MoveWindow], ...]:
+    """Return the windows out of and back into the fastest tier of each gap."""
+    trace, system = problem.trace, problem.system
+    rates = [system.bandwidth(1, inwards=way) for way in (False, True)]
+    latency = system.latency_seconds(1)
+    windows = []
+    for row, length in enumerate(spans.gap_kernels(trace.kernels).tolist()):
+        before, after = int(spans.before[row]), int(spans.after[row])
+        size = float(trace.tensor_bytes[spans.tensor[before]])
+        start, end = (int(spans.last[before]) + 1) % trace.kernels, int(spans.first[after])
+        if options.synchronous or options.static:
+            out = MoveWindow(np.array([start]), np.ones(1))
+            windows.append((out, MoveWindow(np.array([end]), np.ones(1))))
+            continue
+        out_s, in_s = (latency + size / rate for rate in rates)
+        half = max(length // 2, 1)
+        leaving = _take(problem, (start, 1), min(half, options.window), _SLACK * out_s)
+        most = min(length - len(leaving), options.window)
+        coming = _take(problem, (end - 1, -1), most, _SLACK * in_s)[::-1]
+        windows.append((_window(problem, leaving), _window(problem, coming)))
+    return tuple(windows)
+
+
+def _take(problem: StepProblem, way: tuple[int, int], most: int, least_s: float) -> Ints:
+    """Return kernels along ``way``, a start and a step, until they take ``least_s``."""
+    kernels: list[int] = []
+    total = 0.0
+    while len(kernels) < most and (total < least_s or not kernels):
+        kernel = (way[0] + way[1] * len(kernels)) % problem.trace.kernels
+        kernels.append(kernel)
+        total += float(problem.trace.kernel_seconds[kernel])
+    return np.array(kernels, np.int64)
+
+
+def _window(problem: StepProblem, kernels: Ints) -> MoveWindow:
+    times = problem.trace.kernel_seconds[kernels] + 1e-12
+    return MoveWindow(kernels, times / times.sum())

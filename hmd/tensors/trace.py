@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: MIT
+"""A tensor trace: the kernels of one training step, their tensors and uses, as columns.
+
+The file format is in :mod:`hmd.tensors.trace`. A row of tensors is one storage: views
+and in-place results are uses of the storage that they share.
+
+Files of tensor traces: numpy archives with one array per column (docs: tensor trace format).
+
+``read_trace`` also reads the archives of G10's traces (:mod:`hmd.tensors.trace`).
+
+Import of the kernel traces that come with G10 (MICRO 2023, arXiv:2310.09443).
+
+Each archive has the columns of one iteration and a table of inactive periods; the format is
+described next to the data. Times become cycles at 1.2 GHz, as in the publication.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.base.errors import HmdError
+from hmd.base.untrusted_files import DAMAGED, read_arrays, reason_of
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+READ: Final = 1
+WRITE: Final = 2
+"""Bits of a use; 3 is in place."""
+
+
+class TensorKind(IntEnum):
+    """What a tensor is for. Weights and optimizer state persist from step to step."""
+
+    WEIGHT = 0
+    GRADIENT = 1
+    OPTIMIZER = 2
+    ACTIVATION = 3
+    WORKSPACE = 4
+    INPUT = 5
+
+
+class TensorTraceError(HmdError):
+    """A tensor trace contradicts itself or cannot be read; the line names what is wrong."""
+
+
+@dataclass(frozen=True)
+class TensorTrace:
+    """K kernels, T tensors and U uses of one step.
+
+    ``kernel_ticks`` (K,) are times with all tensors in the fastest tier, in 1/``ticks_per_second``.
+    ``fault_ticks`` (2, K) are profiled times with page faults on the outputs, and on inputs and
+    outputs; empty where they were not profiled. ``tensor_bytes`` (T,); ``tensor_kind`` (T,) holds
+    :class:`TensorKind`; ``tensor_storage`` (T,) identifies the storage in the traced program.
+    ``tensor_persistent`` (T,) marks tensors that live before and after the step. The uses of kernel
+    k are rows ``use_start[k]:use_start[k + 1]`` of ``use_tensor`` and ``use_mode`` (READ, WRITE).
+    """
+
+    name: str
+    ticks_per_second: int
+    kernel_names: tuple[str, ...]
+    kernel_name: Ints
+    kernel_ticks: Ints
+    fault_ticks: Ints
+    tensor_bytes: Ints
+    tensor_kind: Ints
+    tensor_storage: Ints
+    tensor_persistent: Bools
+    use_start: Ints
+    use_tensor: Ints
+    use_mode: Ints
+    source: str = field(default="")
+
+    def __post_init__(self) -> None:
+        """Raise TensorTraceError where columns do not fit together."""
+        problem = _problem(self)
+        if problem:
+            raise TensorTraceError(f"tensor trace {self.name}: {problem}")
+
+    @property
+    def kernels(self) -> int:
+        """Number of kernels."""
+        return len(self.kernel_ticks)
+
+    @property
+    def tensors(self) -> int:
+        """Number of tensors."""
+        return len(self.tensor_bytes)
+
+    @property
+    def ideal_ticks(self) -> int:
+        """Duration of the step with unlimited fast memory."""
+        return int(self.kernel_ticks.sum())
+
+    @property
+    def ideal_seconds(self) -> float:
+        """Duration of the step with unlimited fast memory, in seconds."""
+        return self.ideal_ticks / self.ticks_per_second
+
+    @cached_property
+    def kernel_seconds(self) -> Floats:
+        """Times of the kernels, (K,), in seconds."""
+        return self.kernel_ticks / self.ticks_per_second
+
+    @cached_property
+    def use_kernel(self) -> Ints:
+        """The kernel of each use, (U,)."""
+        return np.repeat(np.arange(self.kernels), np.diff(self.use_start))
+
+    def uses(self, kernel: int) -> Ints:
+        """Return the tensors that a kernel uses."""
+        return self.use_tensor[self.use_start[kernel] : self.use_start[kernel + 1]]
+
+
+def _problem(trace: TensorTrace) -> str:
+    """Return what contradicts itself in a trace, empty if nothing does."""
+    kernels, tensors, uses = trace.kernels, trace.tensors, len(trace.use_tensor)
+    if not kernels or not tensors:
+        return "it has no kernels or no tensors"
+    if trace.ticks_per_second <= 0:
+        return "ticks_per_second is not positive"
+    lengths = {
+        "kernel_name": (len(trace.kernel_name), kernels),
+        "tensor_kind": (len(trace.tensor_kind), tensors),
+        "tensor_storage": (len(trace.tensor_storage), tensors),
+        "tensor_persistent": (len(trace.tensor_persistent), tensors),
+        "use_start": (len(trace.use_start), kernels + 1),
+        "use_mode": (len(trace.use_mode), uses),
+    }
+    for column, (found, wanted) in lengths.items():
+        if found != wanted:
+            return f"column {column} has {found} rows instead of {wanted}"
+    if trace.fault_ticks.size and trace.fault_ticks.shape != (2, kernels):
+        return f"fault_ticks has shape {trace.fault_ticks.shape}, not (2, {kernels})"
+    if (trace.kernel_ticks < 0).any():
+        return f"kernel {int(np.argmin(trace.kernel_ticks))} has a negative time"
+    if (trace.tensor_bytes <= 0).any():
+        return f"tensor {int(np.argmin(trace.tensor_bytes))} has no bytes"
+    ends = trace.use_start
+    if ends[0] != 0 or ends[-1] != uses or (np.diff(ends) < 0).any():
+        return "use_start does not ascend from 0 to the number of uses"
+    for column, values, most in (
+        ("use_tensor", trace.use_tensor, tensors - 1),
+        ("kernel_name", trace.kernel_name, len(trace.kernel_names) - 1),
+        ("tensor_kind", trace.tensor_kind, max(TensorKind)),
+        ("use_mode", trace.use_mode - 1, (READ | WRITE) - 1),
+    ):
+        if values.size and (values.min() < 0 or values.max() > most):
+            return f"column {column} has a value outside 0 to {most}"
+    return ""
+
+
+CYCLES_PER_SECOND: Final = 1_200_000_000
+DATA_VARIABLE: Final = "HMD_G10_DATA"
+"""Environment variable with the folder of the archives."""
+
+
+def g10_folder() -> Path:
+    """Return the folder of the archives: ``HMD_G10_DATA``, or ``../shared/data/g10``.
+
+    The default is relative to the checkout.
+    """
+    default = Path(__file__).resolve().parents[3] / "shared/data/g10"
+    return Path(os.environ.get(DATA_VARIABLE) or default)
+
+
+def is_g10(arrays: Mapping[str, Any]) -> bool:
+    """Return whether an archive has G10's columns."""
+    return "t_11_ms" in arrays and "interval_looped" in arrays
+
+
+def import_g10(arrays: Mapping[str, Any], name: str) -> TensorTrace:
+    """Return the trace in the arrays of an archive; raises KeyError for a missing column."""
+    weight = arrays["tensor_weight"].astype(np.bool_)
+    kind = np.where(weight, int(TensorKind.WEIGHT), int(TensorKind.ACTIVATION)).astype(np.int64)
+    workspace = arrays["workspace_tensor"]
+    kind[workspace[workspace >= 0]] = TensorKind.WORKSPACE
+    per_ms = CYCLES_PER_SECOND / 1000
+    t_10 = np.maximum((arrays["t_10_ms"] * per_ms).astype(np.int64), arrays["cycles"])
+    t_00 = np.maximum((arrays["t_00_ms"] * per_ms).astype(np.int64), t_10)
+    return TensorTrace(
+        name=name,
+        source="G10, platformxlab/G10",
+        ticks_per_second=CYCLES_PER_SECOND,
+        kernel_names=tuple(str(op) for op in arrays["op_names"]),
+        kernel_name=arrays["kernel_op"].astype(np.int64),
+        kernel_ticks=arrays["cycles"].astype(np.int64),
+        fault_ticks=np.stack([t_10, t_00]),
+        tensor_bytes=arrays["tensor_bytes"].astype(np.int64),
+        tensor_kind=kind,
+        tensor_storage=np.arange(len(kind)),
+        tensor_persistent=weight,
+        use_start=arrays["use_start"].astype(np.int64),
+        use_tensor=arrays["use_tensor"].astype(np.int64),
+        use_mode=arrays["use_mode"].astype(np.int64),
+    )
+
+
+FORMAT: Final = 1
+"""Version of the format, in the array ``tensor_trace_format``."""
+
+_INTEGERS: Final = (
+    "kernel_name",
+    "kernel_ticks",
+    "fault_ticks",
+    "tensor_bytes",
+    "tensor_kind",
+    "tensor_storage",
+    "use_start",
+    "use_tensor",
+    "use_mode",
+)
+
+
+def write_trace(trace: TensorTrace, path: Path) -> None:
+    """Write a trace as a compressed archive; raises OSError where it cannot be written."""
+    columns: dict[str, Any] = {name: getattr(trace, name) for name in _INTEGERS}
+    with path.open("wb") as file:
+        np.savez_compressed(
+            file,
+            tensor_trace_format=np.int64(FORMAT),
+            name=np.str_(trace.name),
+            source=np.str_(trace.source),
+            ticks_per_second=np.int64(trace.ticks_per_second),
+            kernel_names=np.array(trace.kernel_names, dtype=np.str_),
+            tensor_persistent=trace.tensor_persistent,
+            **columns,
+        )
+
+
+def read_trace(path: Path) -> TensorTrace:
+    """Return the trace in a file of this format, or of G10's traces; raises TensorTraceError."""
+    try:
+        arrays = read_arrays(path)
+    except DAMAGED as error:
+        raise TensorTraceError(f"{path}: cannot be read: {reason_of(error)}") from None
+    try:
+        return import_g10(arrays, path.stem) if is_g10(arrays) else _trace(arrays)
+    except KeyError as error:
+        raise TensorTraceError(f"{path}: has no column {error.args[0]}") from None
+    except TensorTraceError as error:
+        raise TensorTraceError(f"{path}: {error}") from None
+    except DAMAGED as error:
+        raise TensorTraceError(f"{path}: a column is not usable: {reason_of(error)}") from None
+
+
+def _trace(arrays: Mapping[str, Any]) -> TensorTrace:
+    version = int(_integers(arrays, "tensor_trace_format"))
+    if version != FORMAT:
+        raise TensorTraceError(f"format {version}; this hmd reads format {FORMAT}")
+    return TensorTrace(
+        name=str(arrays["name"]),
+        source=str(arrays["source"]),
+        ticks_per_second=int(_integers(arrays, "ticks_per_second")),
+        kernel_names=tuple(str(name) for name in arrays["kernel_names"]),
+        tensor_persistent=arrays["tensor_persistent"].astype(np.bool_),
+        **{name: _integers(arrays, name) for name in _INTEGERS},
+    )
+
+
+def _integers(arrays: Mapping[str, Any], name: str) -> npt.NDArray[np.int64]:
+    """Return an array of whole numbers; raises TensorTraceError for any other."""
+    array = arrays[name]
+    if array.dtype.kind not in "iu":
+        raise TensorTraceError(f"column {name} has no whole numbers, but {array.dtype}")
+    return np.asarray(array.astype(np.int64))

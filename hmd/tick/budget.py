@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: MIT
+"""The CPU time of the daemon, held to its quota: what it went to, and what gives way to keep it.
+
+:class:`CostMeter` measures what a tick cost by kind of work, :class:`CpuBudget` adds that up and
+sets the limits of the next tick: sampling period, plan or not, time of the sweep, length. Where the
+quota is not exceeded, all of them are those of the configuration. They give way in this order:
+
+1. samples, down to half of the quota (:mod:`hmd.sample.periods` sets their period);
+2. plans, made in every second to fourth tick, where ticks can then keep their length;
+3. the residency sweep, and then scans for processes, down to a sixteenth of the quota each;
+4. ticks, which lengthen as far as ``max_tick_s``;
+5. plans again, which wait until the CPU time of the last moves has been repaid.
+
+Steps 1 to 3 follow from running means of costs. Steps 4 and 5 follow from the debt: the CPU time
+beyond the quota so far, as a token bucket counts it (RFC 2697), so that errors of the means do not
+add up. ``CREDIT_S`` seconds of quota that were not used may be used later, and
+``MAX_DEBT_CHANGING_S`` seconds may be owed while processes come or moves are many; what exceeds
+``MAX_DEBT_S``, as where ticks of ``max_tick_s`` cost more than the quota, is not made up for. Else,
+over a time t, the daemon thus uses at most 1 + (CREDIT_S + MAX_DEBT_PLANNING_S) / t of its quota
+and the cost of one tick, as far as ``max_tick_s`` permits.
+
+CPU time is that of the thread of the tick and of kernel threads that work for it. What answers
+clients does not count (``exclude``): a client could make the daemon idle. Both together cost about
+10 µs per tick.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hmd.metrics.status import BudgetStatus, Work
+from hmd.metrics.tick_record import TickRecord
+from hmd.residency.sweep import StepLimit
+from hmd.sample.periods import CostCounters, PeriodControl, TickCost
+from hmd.sample.sampler import Sampler
+from hmd.tick.tick import TickLimits
+
+CREDIT_S: Final = 30.0
+"""Seconds of quota that can be saved up for a burst of work."""
+MAX_DEBT_STEADY_S: Final = 5.0
+MAX_DEBT_CHANGING_S: Final = 15.0
+"""Seconds of quota that may be owed before ticks lengthen, while little or while much changes."""
+MAX_DEBT_PLANNING_S: Final = 20.0
+"""Seconds of quota that may be owed when a plan is made."""
+MAX_DEBT_S: Final = 300.0
+"""Seconds of quota that are owed at most, so that an overload delays plans for minutes at most."""
+REPAY_S: Final = 30.0
+"""Time in which samples that give way repay the debt."""
+MAX_PLAN_TICKS: Final = 4
+"""Ticks between two plans at most, to keep the length of ticks."""
+MIN_SAMPLES_SHARE: Final = 1 / 2
+"""Share of the quota that is left to samples, whatever the other work takes."""
+MIN_SWEEP_SHARE: Final = 1 / 16
+MAX_SWEEP_SHARE: Final = 1 / 2
+"""Share of the quota that the sweep may take, and scans for processes: at least and at most."""
+WHOLE_CPU: Final = 1.0
+"""A quota that the loop cannot exceed, because it is one thread: nothing gives way."""
+
+QUERY_S: Final = 0.25e-6
+"""CPU time of one query where a page is."""
+MIN_QUERIES, MAX_QUERIES = 1 << 12, 1 << 18
+MIN_STEP_S, MAX_STEP_S = 0.001, 0.5
+"""CPU time of a tick's sweep at least and at most, whatever the quota: a tick must end."""
+
+_WEIGHT: Final = 0.2
+"""Weight of the newest tick in running means."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSettings:
+    """``quota`` is a share of one CPU, ``tick_s`` to ``max_tick_s`` the length of a tick.
+
+    Ticks last ``min_tick_s`` (``tick_s`` if None) after one whose samples show that the hot set has
+    changed, until few pages move.
+    """
+
+    quota: float = 0.01
+    tick_s: float = 1.0
+    max_tick_s: float = 10.0
+    min_tick_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TickCosts:
+    """What a tick cost: CPU seconds by kind of work, and its samples.
+
+    ``samples.elapsed_s`` includes the wait for the tick. The first tick has waited for nothing:
+    it is owed, and says nothing of what ticks cost.
+    """
+
+    cpu_s: Mapping[Work, float]
+    samples: TickCost
+
+
+class CpuBudget:
+    """Adds up CPU time, and divides the quota; no clock of its own.
+
+    ``period`` is None where the sampling period is set.
+    """
+
+    def __init__(
+        self,
+        settings: BudgetSettings,
+        period: PeriodControl | None = None,
+        before: CpuBudget | None = None,
+    ) -> None:
+        """Start with all credit; with what ``before`` used, owes and expects where it is given."""
+        self.settings = settings
+        self.tick_s = settings.tick_s
+        self.plan_ticks = 1
+        self.plans_delayed = 0
+        self.overhead = 0.0
+        """Share of a CPU that records took in the last tick, of the CPU with most of them."""
+        self.spent_s = dict.fromkeys(Work, 0.0)
+        self.cpu_debt_s = -CREDIT_S * settings.quota
+        """CPU seconds beyond the quota so far; negative: credit."""
+        self._fixed_s = self._plan_s = self._discovery = 0.0
+        if before is not None:
+            self.spent_s, self.cpu_debt_s = before.spent_s, before.cpu_debt_s
+            self.plans_delayed, self._discovery = before.plans_delayed, before._discovery
+            self._fixed_s, self._plan_s = before._fixed_s, before._plan_s
+        self._period = period
+        self._wanted_period: int | None = None
+        self._ticks_since_plan = MAX_PLAN_TICKS
+        self._hot_set_changed = False
+        self._planned = False
+
+    def limits(self) -> TickLimits:
+        """Return what the next tick may cost."""
+        return TickLimits(
+            tick_s=self.tick_s,
+            period=self._wanted_period,
+            sweep=step_limit(self.sweep_share * self.tick_s),
+            plan=self._plan_due and not self._plan_delayed,
+        )
+
+    def update(self, costs: TickCosts, record: TickRecord, *, load_changed: bool) -> None:
+        """Add what a tick cost that has ended; ``load_changed`` as for :meth:`charge`."""
+        ratio, sampled = self.tick_length_ratio, costs.samples
+        self.overhead = sampled.overhead
+        # Until the moves that follow a change are few.
+        followed = self._hot_set_changed and load_changed
+        self._hot_set_changed = record.heat_changes > 0 or followed
+        self.charge(
+            sampled.elapsed_s,
+            costs.cpu_s,
+            planned=record.planned,
+            load_changed=load_changed,
+            hot_set_changed=self._hot_set_changed,
+        )
+        if self._period is not None:
+            sampled = replace(sampled, tick_length_ratio=ratio)
+            self._wanted_period = self._period.update(sampled, self.samples_share)
+
+    @property
+    def tick_length_ratio(self) -> float:
+        """The length of a tick over that of the configuration."""
+        return self.tick_s / self.settings.tick_s
+
+    @property
+    def samples_share(self) -> float:
+        """Share of the CPU by which the period is set: the quota, less while CPU time is owed."""
+        quota = self.settings.quota
+        return max(quota - self._repaid_share(), MIN_SAMPLES_SHARE * quota)
+
+    @property
+    def sweep_share(self) -> float:
+        """Share of the CPU that the residency sweep may take."""
+        return self._bounded(self._left_share() - self._discovery)
+
+    @property
+    def discovery_share(self) -> float:
+        """Share of the CPU that scans for processes may take."""
+        return self._bounded(self._left_share())
+
+    @property
+    def _plan_due(self) -> bool:
+        return self._ticks_since_plan + 1 >= self.plan_ticks
+
+    @property
+    def _plan_delayed(self) -> bool:
+        return self.cpu_debt_s > MAX_DEBT_PLANNING_S * self.settings.quota
+
+    def charge(
+        self,
+        elapsed_s: float,
+        cpu_s: Mapping[Work, float],
+        *,
+        planned: bool | None,
+        load_changed: bool,
+        hot_set_changed: bool = False,
+    ) -> None:
+        """Add the CPU time of a tick that took ``elapsed_s`` with the wait for it.
+
+        ``planned`` as in :class:`TickRecord`; ``load_changed``: processes have come or gone, or
+        moves were many.
+        """
+        if planned is not None:
+            self.plans_delayed += self._plan_due and self._plan_delayed and not planned
+            self._ticks_since_plan = 0 if planned else self._ticks_since_plan + 1
+            self._planned = planned
+        for work, seconds in cpu_s.items():
+            self.spent_s[work] += seconds
+        quota = self.settings.quota
+        debt_s = self.cpu_debt_s + sum(cpu_s.values()) - quota * elapsed_s
+        self.cpu_debt_s = min(max(debt_s, -CREDIT_S * quota), MAX_DEBT_S * quota)
+        if elapsed_s > 0:
+            self._update_means(elapsed_s, cpu_s)
+        self.plan_ticks = self._choose_plan_ticks()
+        allowed_s = MAX_DEBT_CHANGING_S if load_changed else MAX_DEBT_STEADY_S
+        beyond_s = self.cpu_debt_s / quota - allowed_s
+        longest_s = max(self.settings.max_tick_s, self.settings.tick_s)
+        self.tick_s = min(max(beyond_s, self._shortest_s(hot_set_changed)), longest_s)
+
+    def status(self, discovery_s: float) -> BudgetStatus:
+        """Return the state for metrics; ``discovery_s`` is the time between two scans."""
+        return BudgetStatus(
+            dict(self.spent_s),
+            self.cpu_debt_s,
+            self.tick_length_ratio,
+            self.plan_ticks,
+            self.plans_delayed,
+            self.sweep_share,
+            discovery_s,
+            self.overhead,
+        )
+
+    def _update_means(self, elapsed_s: float, cpu_s: Mapping[Work, float]) -> None:
+        """Update the means: of a plan, of what every tick costs, and of scans per second.
+
+        Moves are in neither: they are no cost that plans at longer intervals would save.
+        """
+        fixed_s = cpu_s.get(Work.OBSERVE, 0.0) + cpu_s.get(Work.OTHER, 0.0)
+        if self._planned:
+            self._plan_s += _WEIGHT * (cpu_s.get(Work.DECIDE, 0.0) - self._plan_s)
+        else:
+            fixed_s += cpu_s.get(Work.DECIDE, 0.0)
+        self._fixed_s += _WEIGHT * (fixed_s - self._fixed_s)
+        weight = 1 - math.exp(-elapsed_s / CREDIT_S)
+        self._discovery += weight * (cpu_s.get(Work.DISCOVERY, 0.0) / elapsed_s - self._discovery)
+
+    def _shortest_s(self, hot_set_changed: bool) -> float:
+        settings = self.settings
+        if not hot_set_changed or settings.min_tick_s is None or self.cpu_debt_s > 0:
+            return settings.tick_s
+        return min(settings.min_tick_s, settings.tick_s)
+
+    def _left_share(self) -> float:
+        """Return the share of the CPU that plans and the fixed work of ticks leave, of half.
+
+        Less while CPU time is owed, as where a period that is set leaves no half.
+        """
+        if self.settings.quota >= WHOLE_CPU:
+            return MAX_SWEEP_SHARE * self.settings.quota + self._discovery
+        per_tick_s = self._fixed_s + self._plan_s / self.plan_ticks
+        half = MIN_SAMPLES_SHARE * self.settings.quota
+        return half - per_tick_s / self.tick_s - self._repaid_share()
+
+    def _repaid_share(self) -> float:
+        """Return the share of the CPU by which work that depends on time gives way to debt."""
+        return max(0.0, self.cpu_debt_s) / REPAY_S
+
+    def _bounded(self, share: float) -> float:
+        quota = self.settings.quota
+        return min(max(share, MIN_SWEEP_SHARE * quota), MAX_SWEEP_SHARE * quota)
+
+    def _choose_plan_ticks(self) -> int:
+        """Return the ticks per plan: as few as keep the length of ticks.
+
+        Where none of up to ``MAX_PLAN_TICKS`` does, each tick has its plan: ticks lengthen anyway,
+        and n of them with one plan take longer than one tick with a plan.
+        """
+        if self.settings.quota >= WHOLE_CPU:
+            return 1
+        rest = MIN_SAMPLES_SHARE - 2 * MIN_SWEEP_SHARE
+        left_s = rest * self.settings.quota * self.settings.tick_s - self._fixed_s
+        if left_s <= 0:
+            return 1
+        wanted = max(1, math.ceil(self._plan_s / left_s))
+        return wanted if wanted <= MAX_PLAN_TICKS else 1
+
+
+def step_limit(step_s: float) -> StepLimit:
+    """Return the limit of a sweep's step of this CPU time, within the bounds of a step."""
+    return StepLimit(
+        pages=min(max(int(step_s / QUERY_S), MIN_QUERIES), MAX_QUERIES),
+        cpu_s=min(max(step_s, MIN_STEP_S), MAX_STEP_S),
+    )
+
+
+class CostMeter:
+    """Measures what each tick costs, from the thread of the ticks."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._last: CostCounters | None = None
+        self._sampling_cpu_s = self._demotion_cpu_s = self._excluded_s = 0.0
+        self._period = 0  # with which the samples of the next tick are taken
+
+    def exclude(self, cpu_s: float) -> None:
+        """Do not count so much CPU time of the tick's thread: costs of starting, and of clients."""
+        self._excluded_s += cpu_s
+
+    def start(self, now_s: float, demotion_cpu_s: float = 0.0) -> None:
+        """Measure from here, if not since before.
+
+        ``demotion_cpu_s`` is the CPU time so far of kernel threads that demote page cache.
+        """
+        if self._last is None:
+            self._demotion_cpu_s = demotion_cpu_s
+            self._last, self._period = self._read(now_s), self._sampler.period
+
+    def measure(
+        self, now_s: float, cpu_s: Mapping[Work, float], demotion_cpu_s: float = 0.0
+    ) -> TickCosts:
+        """Return the costs since the last call; ``cpu_s`` is what the tick's runner measured."""
+        self.start(now_s, demotion_cpu_s)
+        assert self._last is not None
+        demoted_s = demotion_cpu_s - self._demotion_cpu_s
+        self._demotion_cpu_s = demotion_cpu_s
+        self._sampling_cpu_s += cpu_s.get(Work.SAMPLES, 0.0)
+        last, self._last = self._last, self._read(now_s)
+        cost = self._last.since(last)
+        spent_s = {work: cpu_s.get(work, 0.0) for work in Work}
+        spent_s[Work.SAMPLES] = cost.sampling_cpu_s
+        spent_s[Work.MIGRATE] += demoted_s
+        spent_s[Work.OTHER] = 0.0
+        spent_s[Work.OTHER] = max(0.0, cost.cpu_s - sum(spent_s.values()))
+        if self._sampler.capabilities.counts_accesses:
+            cost = replace(cost, period=self._period)
+        else:
+            # The period sets how much a tick scans, whatever the scans find.
+            cost = replace(cost, units=cost.sampling_cpu_s, period=0)
+        self._period = self._sampler.period
+        return TickCosts(spent_s, cost)
+
+    def _read(self, now_s: float) -> CostCounters:
+        """Return the sums since the start."""
+        stats, outside_s = self._sampler.stats, self._sampler.outside_cpu_s
+        return CostCounters(
+            now_s,
+            time.thread_time() - self._excluded_s + outside_s + self._demotion_cpu_s,
+            self._sampling_cpu_s + outside_s,
+            stats.samples + stats.dropped,
+            stats.lost,
+            self._sampler.record_time,
+        )

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: MIT
+"""One tick: sample, heat, decide, migrate. The caller observes its record.
+
+    limits = budget.limits()
+    state, record = tick(state, inputs, limits)
+
+The daemon, the simulator, the benches and tests call the same function, each over its own machine.
+:class:`Machine` has the machine's interfaces; the calls that move pages and page out are behind
+``mover`` (:class:`hmd.migrate.engine.PageCalls`) and ``pageout``
+(:class:`hmd.migrate.pageout.Pageout`), address spaces behind ``sweep``
+(:class:`hmd.residency.memory_reader.MemoryReader`).
+
+Limits are frozen and go in; what a tick has measured, counted and done goes out in its frozen
+record. Sampler, sweep, policy and mover do not know each other: arrays go from one to the next,
+and the heat table is the state that sample, sweep and migrate update.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import numpy as np
+
+from hmd.base.units import HUGE_PAGE_BYTES
+from hmd.heat.table import HeatTable
+from hmd.linux.procfs import ProcessId, ProcessStat, read_stat
+from hmd.linux.topology import NodeMemory, Topology
+from hmd.metrics.observer import sample_nodes
+from hmd.metrics.status import Stage, Work
+from hmd.metrics.tick_record import TickRecord
+from hmd.migrate import STUCK, MoveOutcome, Mover, MoveStatus, Pageout
+from hmd.policy.admin import (
+    AdminState,
+    movable_pages,
+    node_mask,
+    plan_admin_moves,
+    without_drained,
+)
+from hmd.policy.plan import FastLimits, MachineView, Plan, Policy
+from hmd.policy.planning import idle_pages
+from hmd.residency.sweep import ResidencySweep, StepLimit
+from hmd.sample.access_batch import AccessBatch
+from hmd.sample.sampler import Capabilities
+from hmd.tick.estimates import (
+    CpusetBackoff,
+    CpuUse,
+    ExpectedAllocations,
+    MoveDelay,
+    ProcessReadings,
+)
+from hmd.tick.stage_runner import StageTimer
+
+PAGEOUT_CANDIDATES: Final = 16
+"""Idle pages to select, in multiples of the budget: the kernel keeps some of them in memory."""
+
+POLICY_ROWS: Final = 1 << 16
+"""Rows of a view on which a policy decides, of a table with more than twice as many: 256 MiB of
+4 KiB pages, 128 GiB of chunks. And most rows of which drains and pins move some in a tick."""
+
+PAGEOUT_ROWS: Final = 1 << 19
+"""Most rows of which some are paged out in a tick: the kernel may keep many of them in memory."""
+
+
+class SampleSource(Protocol):
+    """What a tick needs of a sampler (:class:`hmd.sample.sampler.Sampler` is one)."""
+
+    capabilities: Capabilities
+
+    @property
+    def period(self) -> int:
+        """Accesses per sample."""
+        ...
+
+    def set_period(self, period: int) -> int:
+        """Sample every so many accesses from now on; returns the period that is used."""
+        ...
+
+    def read(self) -> AccessBatch:
+        """Return the samples since the last read."""
+        ...
+
+
+class NodeMemoryReader(Protocol):
+    """How much memory nodes have free, and how much page cache moves may replace."""
+
+    def __call__(self, topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
+        """Return the memory of each node of ``topology``, in its order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machine, real or modelled: nodes, samples, memory of nodes, status of a process by pid.
+
+    ``clock`` times moves only; the time of a tick is one of its inputs.
+    """
+
+    topology: Topology
+    sampler: SampleSource
+    node_memory: NodeMemoryReader
+    stat: Callable[[int], ProcessStat | None] = read_stat
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """The processes that sampler and heat table track, in their order, with the target of each.
+
+    ``fast_limits`` are what targets may have of the fastest tier.
+    """
+
+    processes: tuple[ProcessId, ...] = ()
+    targets: tuple[str, ...] = ()
+    fast_limits: FastLimits | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickInputs:
+    """What a tick acts on. Pages that were idle for ``pageout_s`` are paged out, none if None."""
+
+    now_s: float
+    machine: Machine
+    tracked: Tracked
+    pageout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TickLimits:
+    """What a tick may cost, as the CPU budget sets it (:mod:`hmd.tick.budget`).
+
+    ``tick_s`` is the length of the tick, to which its samples belong. ``period`` is the
+    sampling period from now on, None for the present one; ``sweep`` what the residency sweep
+    may take, None for what its settings say. Without ``plan`` the policy does not plan; moves that
+    administrators requested do not wait.
+    """
+
+    tick_s: float
+    period: int | None = None
+    sweep: StepLimit | None = None
+    plan: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickState:
+    """What one tick leaves to the next.
+
+    All but ``memory``, the nodes' memory at the last tick, are tables that ticks update in place:
+    heat, residency, the policy's memory, budget and back-off of moves, the administrators' pause,
+    drains and pins, and what was learned of processes and of the duration of moves.
+    """
+
+    heat: HeatTable
+    sweep: ResidencySweep
+    policy: Policy
+    mover: Mover
+    pageout: Pageout
+    admin: AdminState = field(default_factory=AdminState)
+    readings: ProcessReadings = field(default_factory=ProcessReadings)
+    cpu_use: CpuUse = field(default_factory=CpuUse)
+    allocations: ExpectedAllocations = field(default_factory=ExpectedAllocations)
+    move_delay: MoveDelay = field(default_factory=MoveDelay)
+    cpuset_backoff: CpusetBackoff = field(default_factory=CpusetBackoff)
+    memory: tuple[NodeMemory, ...] = ()
+
+
+def tick(
+    state: TickState, inputs: TickInputs, limits: TickLimits, runner: StageTimer | None = None
+) -> tuple[TickState, TickRecord]:
+    """Run one tick; return the state after it and its record.
+
+    ``runner`` times the stages, since its ``begin``; a new one by default. A stage that fails under
+    a :class:`hmd.tick.stage_runner.StageRunner` leaves a neutral result: no samples, no plan,
+    nothing moved.
+    """
+    run = (runner := runner or StageTimer()).run
+    heat, admin, tracked = state.heat, state.admin, inputs.tracked
+
+    machine, period = inputs.machine, limits.period
+    if period is not None and period != machine.sampler.period:
+        run(Stage.SAMPLE, lambda: machine.sampler.set_period(period), 0)
+    batch = run(
+        Stage.SAMPLE, lambda: read_samples(state, inputs), AccessBatch.empty(), Work.SAMPLES
+    )
+
+    changes = heat.stats.changes
+    run(Stage.HEAT, lambda: heat.update(batch, limits.tick_s), None, Work.SAMPLES)
+    run(Stage.HEAT, lambda: state.sweep.step(heat, limits.sweep), 0, Work.SWEEP)
+    unknown = np.full(len(batch), -1, np.int16)
+    node = run(Stage.HEAT, lambda: sample_nodes(heat, batch), unknown)
+
+    planned = None
+    if heat.processes and not admin.paused:
+        planned = limits.plan or admin.requests_moves
+    memory = run(Stage.DECIDE, lambda: machine.node_memory(machine.topology, inputs.now_s), None)
+    plan = Plan.empty(tracked.processes)
+    if memory is not None:
+        state = replace(state, memory=memory)
+        plan = run(
+            Stage.DECIDE, lambda: decide(state, inputs, limits, may_plan=bool(planned)), plan
+        )
+
+    outcome = run(Stage.MIGRATE, lambda: migrate(state, inputs, plan), None)
+    if Stage.DECIDE not in runner.failed:
+        run(Stage.MIGRATE, lambda: record_admin_progress(state, inputs, plan, outcome), None)
+    paged_out_bytes = 0
+    if planned is not False:
+        paged_out_bytes = run(Stage.MIGRATE, lambda: page_out(state, inputs, limits), 0)
+
+    record = TickRecord(
+        now_s=inputs.now_s,
+        processes=tracked.processes,
+        targets=tracked.targets,
+        batch=batch,
+        node=node,
+        plan=plan,
+        outcome=outcome,
+        paged_out_bytes=paged_out_bytes,
+        tick_s=limits.tick_s,
+        memory=state.memory,
+        planned=planned,
+        heat_changes=heat.stats.changes - changes,
+        stage_s=dict(runner.seconds),
+        failed=frozenset(runner.failed),
+    )
+    return state, record
+
+
+def read_samples(state: TickState, inputs: TickInputs) -> AccessBatch:
+    """Return the samples since the last tick; those of shared pages are their owner's."""
+    samples = inputs.machine.sampler.read()
+    state.move_delay.start_tick(inputs.machine.clock())
+    return state.sweep.attribute_to_owner(samples, state.heat)
+
+
+def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan: bool) -> Plan:
+    """Return the administrators' moves, then the policy's with the memory and budget that is left.
+
+    None where it may not plan; what processes use of memory and CPUs is followed even then.
+    """
+    heat, tracked, now_s = state.heat, inputs.tracked, inputs.now_s
+    readings = state.readings.read_next(tracked.processes, inputs.machine.stat)
+    state.allocations.add_readings(state.memory, tracked.processes, tracked.targets, readings)
+    state.cpu_use.add_readings(tracked.processes, readings, now_s)
+    if not may_plan:
+        return Plan.empty(heat.processes)
+    machine = MachineView(
+        topology=inputs.machine.topology,
+        memory=state.memory,
+        now_s=now_s,
+        tick_s=limits.tick_s,
+        budget_bytes=state.mover.plan_bytes(now_s),
+        limits=tracked.fast_limits,
+        counted=inputs.machine.sampler.capabilities.counts_accesses,
+        allocation_bytes=state.allocations.expected_bytes,
+        cpus=state.cpu_use.max_cpus(heat.processes),
+        move_delay_s=state.move_delay.mean_s,
+    )
+    pinned = state.admin.pinned_mask(heat.processes, tracked.targets)
+    requested, machine = plan_admin_moves(state.admin, heat, machine, tracked.targets, POLICY_ROWS)
+    unmovable = pinned | state.cpuset_backoff.waiting_mask(heat.processes, now_s)
+    pages = heat.view(machine.topology, unmovable, POLICY_ROWS)
+    return Plan.joined((requested, state.policy.plan(pages, machine)))
+
+
+def migrate(state: TickState, inputs: TickInputs, plan: Plan) -> MoveOutcome | None:
+    """Apply a plan, and record in the heat table where its pages are now; None without moves."""
+    if not len(plan):
+        return None
+    clock = inputs.machine.clock
+    begun_s = clock()
+    outcome = state.mover.apply(plan, inputs.now_s)
+    state.move_delay.record_moves(begun_s, clock())
+    state.heat.record_moves(plan, outcome.node, np.isin(outcome.status, STUCK))
+    shared = np.unique(plan.process[outcome.status == MoveStatus.SHARED])
+    state.sweep.record_refused_moves(plan.processes[slot] for slot in shared)
+    state.cpuset_backoff.record_refusals(plan, outcome, inputs.now_s)
+    return outcome
+
+
+def record_admin_progress(
+    state: TickState, inputs: TickInputs, plan: Plan, outcome: MoveOutcome | None
+) -> None:
+    """Record what a plan did for the moves and drains that administrators requested.
+
+    Only of plans that were made: a decision that failed does not mean that nothing is left to move.
+    About 1 ns per page while a node is drained, else microseconds.
+    """
+    admin, heat = state.admin, state.heat
+    if admin.paused:
+        return
+    moved_pages = np.zeros(len(plan), np.int64)
+    busy: set[int] = set()
+    if outcome is not None and not outcome.dry_run:
+        moved_pages = outcome.moved_pages.astype(np.int64)
+        going = (moved_pages > 0) | (outcome.status == MoveStatus.DEFERRED)
+        busy = set(plan.process[going].tolist())
+    if admin.moves and state.mover.budget_bytes() >= HUGE_PAGE_BYTES:
+        # Done are those of which nothing more could be moved, of a process whose pages are known.
+        # What a later sweep finds stays where it is.
+        nodes = max(node.id for node in inputs.machine.topology.nodes) + 1
+        known = heat.resident_pages(nodes)[0].sum(axis=1)
+        admin.end_moves(
+            process
+            for slot, process in enumerate(heat.processes)
+            if known[slot] and slot not in busy
+        )
+    if admin.drained:
+        if moved_pages[np.isin(plan.from_node, sorted(admin.drained))].any():
+            admin.stalled_ticks = 0
+        elif movable_pages(admin, heat, inputs.tracked.targets, admin.drained).any():
+            admin.stalled_ticks += 1
+
+
+def page_out(state: TickState, inputs: TickInputs, limits: TickLimits) -> int:
+    """Page out what was idle for ``pageout_s``, with the budget that moves left; return bytes."""
+    heat, admin, now_s = state.heat, state.admin, inputs.now_s
+    sees_reads = inputs.machine.sampler.capabilities.sees_reads
+    if inputs.pageout_s is None or not sees_reads or admin.paused:
+        return 0
+    budget_bytes = state.mover.budget_bytes(now_s)
+    machine = MachineView(inputs.machine.topology, (), now_s, limits.tick_s, budget_bytes)
+    pinned = admin.pinned_mask(heat.processes, inputs.tracked.targets)
+    machine = without_drained(machine, admin.drained)
+    slowest = machine.topology.tiers[-1] if machine.topology.tiers else ()
+    leaves = ~pinned[:, None] & node_mask(inputs.machine.topology, slowest)
+    pages = heat.rows_to_evacuate(machine.topology, pinned, leaves, PAGEOUT_ROWS, longest_idle=True)
+    plan = idle_pages(pages, machine, inputs.pageout_s, PAGEOUT_CANDIDATES * budget_bytes)
+    sent = state.pageout.apply(plan, budget_bytes, now_s)
+    state.mover.charge(sent.out_bytes)
+    rows = np.flatnonzero(sent.tried)
+    heat.record_moves(plan.take(rows), sent.node[rows], np.zeros(len(rows), np.bool_))
+    return sent.out_bytes

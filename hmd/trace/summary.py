@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""Summary of a trace in a few figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hmd.base.units import PAGE_BYTES
+from hmd.sample.access_batch import Kind
+from hmd.trace.trace import Trace
+
+
+def summarise(trace: Trace) -> dict[str, Any]:
+    """Return the figures of a trace, as ``hmd trace info --json`` prints them.
+
+    ``clock`` is that of ``runtime_s``, "monotonic" or "modelled"; ``elapsed_s`` is that by the
+    guest's own clock, and equal on a real machine. ``instructions`` is None if they were not
+    counted, ``pair_period`` if loads had no second counter, ``reorder_window`` (instructions) if it
+    is unknown. ``pages`` are those sampled, ``resident_pages`` those on each node as last seen.
+    ``tiers`` are as in the trace: nodes and their HMAT figures, fastest tier first.
+    """
+    samples, about, ending = trace.samples, trace.about, trace.ending
+    page = samples.address // np.uint64(PAGE_BYTES)
+    process_page = np.unique(page ^ (samples.process.astype(np.uint64) << np.uint64(52)))
+    latencies = samples.latency_ns[samples.latency_ns > 0]
+    mean_latency_ns = float(latencies.mean()) if len(latencies) else 0.0
+    elapsed_ns = None if ending is None else ending.elapsed_ns
+    return {
+        "command": [str(word) for word in about.get("command", [])],
+        "processes": [f"{process.name} ({process.pid})" for process in trace.processes],
+        "date": str(about.get("date", "?")),
+        "hmd": str(about.get("hmd", "?")),
+        "kernel": str(about.get("kernel", "?")),
+        "tier": about.get("tier"),
+        "detail": str(about.get("detail", "?")),
+        "period": int(about.get("period", 0)),
+        "pair_period": about.get("pair_period"),
+        "reorder_window": about.get("reorder_window"),
+        "clock": trace.clock,
+        "runtime_s": trace.runtime_ns / 1e9,
+        "elapsed_s": (trace.runtime_ns if elapsed_ns is None else elapsed_ns) / 1e9,
+        "instructions": _count_instructions(trace),
+        "instructions_detail": str(about.get("instructions_detail", "not counted")),
+        "ended": ending is not None,
+        "samples": len(samples),
+        "stores": int((samples.kind == Kind.STORE).sum()),
+        "pages": len(process_page),
+        "threads": len(np.unique(samples.thread)),
+        "mean_latency_ns": mean_latency_ns,
+        "mean_weight_ns": mean_latency_ns,  # its former name, until the next version
+        "lost": trace.losses.lost,
+        "throttled": trace.losses.throttled,
+        "resident_pages": resident_pages(trace),
+        "tiers": list(about.get("tiers", [])),
+    }
+
+
+def _count_instructions(trace: Trace) -> int | None:
+    """Return the sum of all processes' last instruction counts; None without counts."""
+    progress = trace.progress
+    if progress is None or not progress.instructions.any():
+        return None
+    most = np.zeros(len(trace.processes), np.uint64)
+    np.maximum.at(most, progress.process, progress.instructions)
+    return int(most.sum())
+
+
+def resident_pages(trace: Trace) -> dict[int, int]:
+    """Return the number of pages on each node, each page where it was last seen."""
+    nodes: dict[int, int] = {}
+    for index in range(len(trace.processes)):
+        changes = [c.by_page() for c in trace.placement if c.process == index]
+        if not changes:
+            continue
+        page = np.concatenate([p for p, _ in changes])
+        node = np.concatenate([n for _, n in changes])
+        # The last change of each page: of equal pages, unique returns the first of the reversed.
+        _, last = np.unique(page[::-1], return_index=True)
+        here, count = np.unique(node[::-1][last], return_counts=True)
+        for n, pages in zip(here.tolist(), count.tolist(), strict=True):
+            if n >= 0:
+                nodes[n] = nodes.get(n, 0) + pages
+    return dict(sorted(nodes.items()))

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""Compilation with numba's cache, and without one where no folder can be written to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+from hmd.base.numba_kernels import generic_kernel, kernel
+
+@kernel
+def doubled(value: int) -> int:
+    return 2 * value
+
+@generic_kernel
+def tripled(value):
+    return 3 * value
+"""
+
+
+BUNDLE = """
+from typing import NamedTuple
+from hmd.base.numba_kernels import Float64s, kernel
+
+class {name}(NamedTuple):
+    values: Float64s
+
+@kernel
+def first(bundle: {name}) -> float:
+    return bundle.values[0]
+
+import numpy as np
+def doubled(_): return int(first({name}(np.ones(1))))
+def tripled(_): return {name}.__name__
+"""
+
+
+def _run(
+    folder: Path, environment: dict[str, str], code: str = CODE
+) -> subprocess.CompletedProcess[str]:
+    """Use both kinds of compiled functions in a fresh interpreter."""
+    (folder / "functions.py").write_text(code)
+    path = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    others = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    return subprocess.run(
+        [sys.executable, "-c", "from functions import *; print(doubled(2), tripled(2))"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=others | {"PYTHONPATH": path} | environment,
+    )
+
+
+def test_functions_without_writable_cache_are_compiled_with_one_note(tmp_path: Path) -> None:
+    # Numba's own way to name where it looks for a cache: nowhere, without NUMBA_CACHE_DIR.
+    done = _run(tmp_path, {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"})
+    assert done.stdout == "4 6\n"
+    assert done.stderr.count("NUMBA_CACHE_DIR") == len(done.stderr.splitlines()) == 1
+
+
+def test_functions_with_cache_are_kept_in_it_without_note(tmp_path: Path) -> None:
+    done = _run(tmp_path, {"NUMBA_CACHE_DIR": str(tmp_path / "cache")})
+    assert (done.stdout, done.stderr) == ("4 6\n", "")
+    assert len(list((tmp_path / "cache").rglob("*.nbi"))) == 2
+
+
+def test_cached_function_of_a_class_that_is_gone_is_compiled_again(tmp_path: Path) -> None:
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert _run(tmp_path, cache, BUNDLE.format(name="Old")).stdout == "1 Old\n"
+    assert _run(tmp_path, cache, BUNDLE.format(name="New")).stdout == "1 New\n"

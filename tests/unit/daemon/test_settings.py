@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""The settings of the stages, converted from the configuration."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from hmd.base.errors import ConfigError
+from hmd.config import Config, loads
+from hmd.config.schema import SampleSection
+from hmd.daemon import settings
+from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.settings import HeatSettings
+from hmd.linux.procfs import ProcessId
+from hmd.linux.targets import TargetSpec
+from hmd.linux.topology import Node, Topology
+from hmd.migrate import MoverSettings
+from hmd.policy import registry
+from hmd.policy.builtin.benefit import Benefit, BenefitSettings
+from hmd.policy.fast_limits import NO_LIMIT
+from hmd.sample.sampler import SampleSettings
+from hmd.tick.budget import CpuBudget
+
+
+def test_settings_default_configuration_equals_stage_defaults() -> None:
+    config = Config()
+    policy = settings.policy(config)
+    assert isinstance(policy, Benefit)
+    assert policy.settings == BenefitSettings()
+    assert settings.heat_settings(config) == HeatSettings()
+    assert settings.sample_settings(config) == SampleSettings()
+    mover, own = settings.mover_settings(config), MoverSettings()
+    assert mover.rate_bytes_per_s == own.rate_bytes_per_s
+    assert mover.call_target_s == pytest.approx(own.call_target_s)
+    assert mover.move_shared == own.move_shared
+
+
+def test_policy_setting_accepts_every_registered_policy() -> None:
+    for name in registry.names():
+        assert settings.policy(loads(f"decide: {{policy: {name}}}")).name == name
+
+
+def test_sampler_setting_accepts_every_sampler() -> None:
+    names = get_args(SampleSection.model_fields["sampler"].annotation)
+    assert set(names) == {"auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"}
+
+
+def test_target_specs_all_keys_set_converted() -> None:
+    config = loads(
+        "targets: [{name: t, pid: [1, 2], exe: e, cmdline: c, user: 7, cgroup: /g, unit: u.service,"
+        " min_rss: 1MiB, follow_children: false}]"
+    )
+    assert settings.target_specs(config) == (
+        TargetSpec("t", (1, 2), "e", "c", "7", "/g", "u.service", 1 << 20, False),
+    )
+
+
+def test_mover_settings_long_tick_burst_and_apply_time_follow_tick() -> None:
+    config = loads("tick: 1min\nmigrate: {rate: 1MiB/s}")
+    mover = settings.mover_settings(config)
+    assert (mover.apply_limit_s, mover.burst_s) == (120, 60)
+
+
+@pytest.mark.parametrize(("text", "pages"), [("tick: 10ms", 1 << 12), ("tick: 1h", 1 << 18)])
+def test_budget_settings_extreme_ticks_pages_of_a_sweep_bounded(text: str, pages: int) -> None:
+    limits = CpuBudget(settings.budget_settings(loads(text))).limits()
+    assert limits.sweep is not None
+    assert limits.sweep.pages == pages
+
+
+@pytest.mark.parametrize(("gib", "shared_gib"), [(16, 128), (4096, 4096)])
+def test_sweep_settings_shared_memory_of_all_nodes_counted_by_page(
+    gib: int, shared_gib: int
+) -> None:
+    nodes = tuple(Node(i, (), gib << 29, (), 0) for i in (0, 1))
+    sweep = settings.sweep_settings(loads(""), Topology(nodes))
+    assert sweep.shared_units * CHUNK_BYTES == shared_gib << 30
+
+
+PROCESSES = {ProcessId(1, 1): "a", ProcessId(2, 1): "b", ProcessId(3, 1): "a"}
+NAMES = tuple(PROCESSES.values())
+
+
+def test_fast_limits_and_weights_not_configured_are_defaults() -> None:
+    config = loads("targets: [{name: a, pid: 1}, {name: b, pid: 2}]")
+    assert settings.fast_limits(config, NAMES) is None
+    priority, stores = settings.weights(config, NAMES)
+    assert (priority.tolist(), stores.tolist()) == ([1, 1, 1], [1, 1, 1])
+    assert settings.kept_mappings(config, PROCESSES) == {}
+
+
+def test_fast_limits_configured_grouped_by_target() -> None:
+    config = loads(
+        "targets: [{name: a, pid: 1, fast_min: 10%}, {name: b, pid: 2, fast_max: 3MiB,"
+        " fast_min: 1MiB}]"
+    )
+    limits = settings.fast_limits(config, NAMES)
+    assert limits is not None
+    assert limits.group.tolist() == [0, 1, 0]
+    assert limits.least_bytes.tolist() == [0, 1 << 20]
+    assert limits.least_share.tolist() == [0.1, 0.0]
+    assert limits.most_bytes.tolist() == [NO_LIMIT, 3 << 20]
+    assert limits.most_share.tolist() == [1.0, 1.0]
+
+
+def test_weights_and_kept_mappings_configured_assigned_per_process() -> None:
+    config = loads(
+        "targets: [{name: a, pid: 1, priority: 2, keep: ['\\[stack\\]', /dev/shm/]},"
+        " {name: b, pid: 2, store_weight: 0.5}]\nheat: {store_weight: 3}"
+    )
+    priority, stores = settings.weights(config, NAMES)
+    assert (priority.tolist(), stores.tolist()) == ([2, 1, 2], [3, 0.5, 3])
+    kept = settings.kept_mappings(config, PROCESSES)
+    assert {process.pid for process in kept} == {1, 3}
+    stack, shared = kept[ProcessId(1, 1)]
+    assert stack.search(b"[stack]")
+    assert shared.search(b"/dev/shm/x")
+
+
+def test_policy_damaged_weights_configerror_in_one_line(tmp_path: Path) -> None:
+    damaged = tmp_path / "weights.npz"
+    damaged.write_bytes(b"PK damaged")
+    text = f"decide: {{policy: learned, learned: {{weights: {damaged}}}}}"
+    with pytest.raises(ConfigError, match="not usable") as error:
+        settings.policy(loads(text))
+    assert "\n" not in str(error.value)

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: MIT
+"""One tick over a synthetic machine: limits, record, failures, pause, pins and drains."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bench.synthetic.synthetic_run import PROCESS, SyntheticMemory, SyntheticRun, hot_blocks
+from hmd.heat.table import HeatTable
+from hmd.heat.view import PageView
+from hmd.linux.procfs import ProcessId
+from hmd.linux.resident_pages import PageSharing
+from hmd.metrics.status import Stage
+from hmd.metrics.tick_record import TickRecord
+from hmd.policy.admin import Pin
+from hmd.policy.plan import MachineView, Plan, Policy
+from hmd.residency.memory_reader import ModelledMemory
+from hmd.residency.sweep import StepLimit
+from hmd.sample.access_batch import AccessBatch
+from hmd.tick.stage_runner import StageRunner
+from hmd.tick.tick import TickLimits
+from tests.unit.tick.conftest import PAGES
+
+Column = npt.NDArray[np.generic]
+
+
+class FailingPolicy:
+    name = "failing"
+
+    def plan(self, pages: PageView, machine: MachineView) -> Plan:
+        raise KeyError("policy")
+
+
+@pytest.fixture
+def runner() -> StageRunner:
+    return StageRunner(logging.getLogger("hmd"))
+
+
+Tick = Callable[..., TickRecord]
+
+
+@pytest.fixture
+def tick(synthetic: SyntheticRun, runner: StageRunner) -> Tick:
+    """A tick at a time of the synthetic run, without a runner's errors."""
+
+    def run(now_s: float) -> TickRecord:
+        runner.begin()
+        return synthetic.ticks.tick(now_s, timer=runner)
+
+    return run
+
+
+def use_policy(synthetic: SyntheticRun, policy: Policy) -> None:
+    synthetic.ticks.state = replace(synthetic.ticks.state, policy=policy)
+
+
+def test_tick_records_every_stage(tick: Tick) -> None:
+    record = tick(1.0)
+    assert len(record.batch) == len(record.node) == 20_000
+    assert set(record.node.tolist()) == {1}
+    assert record.outcome is not None
+    assert record.outcome.moved == {(1, 0): int(record.plan.pages.sum())}
+    assert (record.processes, record.targets) == ((PROCESS,), ("synthetic",))
+    assert set(record.stage_s) == set(Stage) - {Stage.OBSERVE}
+    assert record.planned
+    assert record.memory
+    assert not record.failed
+
+
+def test_policy_fails_heat_is_counted_and_nothing_moves(
+    synthetic: SyntheticRun, tick: Tick
+) -> None:
+    use_policy(synthetic, FailingPolicy())
+    record = tick(1.0)
+    assert record.failed == {Stage.DECIDE}
+    assert len(record.batch) == 20_000
+    assert synthetic.heat.stats.samples == 20_000
+    assert (len(record.plan), record.outcome, record.paged_out_bytes) == (0, None, 0)
+
+
+def test_sampler_fails_other_stages_run(
+    synthetic: SyntheticRun, tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> AccessBatch:
+        raise OSError("no ring")
+
+    tick(1.0)
+    monkeypatch.setattr(synthetic, "read", fail)
+    record = tick(2.0)
+    assert record.failed == {Stage.SAMPLE}
+    assert len(record.batch) == len(record.node) == 0
+    assert set(record.stage_s) == set(Stage) - {Stage.OBSERVE}
+
+
+def test_mover_fails_the_plan_is_recorded_without_an_outcome(
+    synthetic: SyntheticRun, tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(plan: Plan, now_s: float) -> None:
+        raise OSError("no capability")
+
+    monkeypatch.setattr(synthetic.ticks.state.mover, "apply", fail)
+    record = tick(1.0)
+    assert record.failed == {Stage.MIGRATE}
+    assert len(record.plan) > 0
+    assert record.outcome is None
+
+
+def test_limits_set_length_period_and_sweep_of_a_tick(
+    synthetic: SyntheticRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    periods: list[int] = []
+    steps: list[StepLimit | None] = []
+
+    def step(heat: HeatTable, limit: StepLimit | None = None) -> int:
+        steps.append(limit)
+        return 0
+
+    monkeypatch.setattr(synthetic, "set_period", periods.append)
+    monkeypatch.setattr(synthetic.ticks.state.sweep, "step", step)
+    limit = StepLimit(pages=5, cpu_s=0.5)
+    record = synthetic.ticks.tick(1.0, TickLimits(2.0, period=99, sweep=limit))
+    assert (record.tick_s, periods, steps) == (2.0, [99], [limit])
+    synthetic.ticks.tick(2.0, TickLimits(2.0, period=synthetic.period))
+    assert (periods, steps) == ([99], [limit, None])
+
+
+def test_tick_without_plan_moves_only_what_administrators_request(synthetic: SyntheticRun) -> None:
+    record = synthetic.ticks.tick(1.0, TickLimits(1.0, plan=False))
+    assert record.planned is False
+    assert len(record.plan) == 0
+    synthetic.ticks.state.admin.drain(frozenset({1}))
+    record = synthetic.ticks.tick(2.0, TickLimits(1.0, plan=False))
+    assert record.planned
+    assert set(record.plan.from_node.tolist()) == {1}
+
+
+def test_record_counts_processes_whose_samples_refute_their_heat(synthetic: SyntheticRun) -> None:
+    """The test is that of the heat table: a hot set that has moved shows in a single tick."""
+    for _ in range(8):
+        synthetic.tick()
+    assert synthetic.record is not None
+    assert synthetic.record.heat_changes == 0
+    synthetic.weights = hot_blocks(PAGES, 512, 16, seed=2)
+    synthetic.tick()
+    assert synthetic.record.heat_changes == 1
+
+
+def test_refused_moves_of_shared_pages_are_not_tried_tick_after_tick(
+    tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(
+        _: SyntheticMemory, pid: int, addresses: Column, nodes: Column, flags: int
+    ) -> tuple[int, Column]:
+        return 0, np.full(len(addresses), -errno.EACCES, np.int32)
+
+    def shared(_: ModelledMemory, process: ProcessId, addresses: Column) -> Column:
+        return np.full(len(addresses), PageSharing.FORKED, np.uint8)
+
+    monkeypatch.setattr(SyntheticMemory, "move_pages", refuse)
+    monkeypatch.setattr(ModelledMemory, "sharing", shared)
+    planned = [len(tick(float(number)).plan) for number in range(20)]
+    assert planned[0] > 0
+    assert sum(planned[2:]) == 0
+
+
+def test_failed_decision_ends_no_requested_move(synthetic: SyntheticRun, tick: Tick) -> None:
+    tick(1.0)
+    requested, admin = Pin(1, 0), synthetic.ticks.state.admin
+    admin.moves[PROCESS] = requested
+    use_policy(synthetic, FailingPolicy())
+    assert tick(2.0).failed == {Stage.DECIDE}
+    assert admin.moves == {PROCESS: requested}
+    use_policy(synthetic, synthetic.policy)
+    for second in range(3, 7):
+        tick(float(second))
+    assert not admin.moves
+
+
+def test_paused_heat_is_counted_and_nothing_moves(synthetic: SyntheticRun, tick: Tick) -> None:
+    synthetic.ticks.state.admin.paused = True
+    synthetic.ticks.inputs = replace(synthetic.ticks.inputs, pageout_s=1.0)
+    record = tick(1.0)
+    assert synthetic.heat.stats.samples == 20_000
+    assert (len(record.plan), record.outcome, record.paged_out_bytes) == (0, None, 0)
+    assert record.planned is None
+    synthetic.ticks.state.admin.paused = False
+    synthetic.ticks.inputs = replace(synthetic.ticks.inputs, pageout_s=None)
+    assert len(tick(2.0).plan) > 0
+
+
+def test_pinned_process_is_gathered_and_left_to_no_policy(
+    synthetic: SyntheticRun, tick: Tick
+) -> None:
+    tick(1.0)
+    fast = int((synthetic.node == 0).sum())
+    assert fast > 400
+    synthetic.ticks.state.admin.pins[PROCESS] = Pin(1, 0)
+    assert tick(2.0).plan.to_node.tolist() == [1] * fast
+    assert len(tick(3.0).plan) == 0
+
+
+def test_drained_node_is_emptied_before_the_policy_plans(
+    synthetic: SyntheticRun, tick: Tick
+) -> None:
+    tick(1.0)
+    admin = synthetic.ticks.state.admin
+    admin.drain(frozenset({0}))
+    assert set(tick(2.0).plan.to_node.tolist()) == {1}
+    assert (synthetic.node == 1).all()
+    assert admin.stalled_ticks == 0
+
+
+def test_drain_without_room_counts_stalled_ticks(synthetic: SyntheticRun, tick: Tick) -> None:
+    full = tuple(replace(memory, free_bytes=0) for memory in synthetic.machine.memory)
+    inputs = synthetic.ticks.inputs
+    machine = replace(inputs.machine, node_memory=lambda topology, now_s: full)
+    synthetic.ticks.inputs = replace(inputs, machine=machine)
+    admin = synthetic.ticks.state.admin
+    admin.drain(frozenset({1}))
+    for now_s in (1.0, 2.0):
+        assert len(tick(now_s).plan) == 0
+    assert admin.stalled_ticks == 2
