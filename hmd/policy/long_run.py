@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""The long run: what pages had before the heat of their process changed, mixed with what they have.
+"""Mean rates over the long run, mixed with present rates where the heat of a process recurs.
 
 Takes the page view of each tick; gives the rates by which moves have to pay. Where the samples of a
-process refute its rates, the heat table discards them (:mod:`hmd.heat.changes`), so
-that it follows a hot set that moves. But much of what changes comes back: a program that alternates
-between phases ends each of them before the moves to it have paid. Moves then pay by the mean over
-all phases.
+process refute its rates, the heat table discards them (:mod:`hmd.heat.changes`), so that it follows
+a hot set that moves. But a program that alternates between phases ends each phase before the moves
+to it have paid; its moves should pay by the mean over all phases.
 
-When the heat of a process changes, the rates that were known until then are added to the mean of
-earlier times, by the samples behind them, so that the mean has the samples of some 64 ticks. The
-present rates belong to the mean, too, and are mixed with it. The weight of the mean, 0 to 1 per
-process, is the one that predicts best: every few ticks pages are remembered whose mean is the most
-above or below their present rate, and their samples in the following ticks are regressed on the
-difference. It begins at 0 and stays there where a hot set moved for good; phases that return bring
-it to 1. A process whose heat has not changed has no mean.
+When the heat of a process changes, the rates known until then are added to a mean of earlier times,
+weighted by their samples, so that the mean covers some 64 ticks. Present rates are mixed with the
+mean by a weight from 0 to 1 per process, the one that predicts samples best: every few ticks a
+cohort is formed of the pages whose mean is the furthest above or below their present rate, and its
+samples in the following ticks are regressed on the difference. The weight begins at 0, and stays
+there where a hot set moved for good; phases that return bring it to 1. A process whose heat has not
+changed has no mean.
 
-Costs 2 bytes and about 1 ns per page, 4 bytes and 3 ns where there is a mean, and 50 ns per page
-that is remembered.
+Costs 2 bytes and about 1 ns per page, 4 bytes and 3 ns where there is a mean, and 50 ns per page of
+a cohort.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 #: Columns of the samples behind rates: of the present, and of earlier times.
 _PRESENT, _EARLIER = range(2)
 # Ticks whose samples the mean has.
-_TICKS: Final = 64
+_MEAN_TICKS: Final = 64
 # Ticks between two cohorts.
 _STRIDE: Final = 4
 # Pages of a cohort, and how many rows are looked at for each that may belong to one.
@@ -49,23 +48,20 @@ _ROWS_APART: Final = 8
 _RETENTION: Final = 0.95
 _PRIOR_EVIDENCE: Final = 16.0
 _MIN_SAMPLES: Final = 1e-9
-# Half of what the 16 bits that are kept of a number leave out.
+# Rounds a float32 to bfloat16: half of the lower 16 bits, which are dropped.
 _HALF: Final = np.uint32(1 << 15)
 _BITS: Final = np.uint32(16)
 
 # Rows at a time.
 _BLOCK: Final = 64
 
-Kept: TypeAlias = Annotated[npt.NDArray[np.uint16], Layout()]
+Bfloat16s: TypeAlias = Annotated[npt.NDArray[np.uint16], Layout()]
 Rates = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
 
 
 class RateRows(NamedTuple):
-    """Columns of the rows of a view, shape ``(n,)``.
-
-    ``number`` is where what is kept of a row is.
-    """
+    """Columns of the rows of a view, shape ``(n,)``; ``number`` is the index of stored values."""
 
     number: Int64s
     process: Int32s
@@ -73,20 +69,20 @@ class RateRows(NamedTuple):
 
 
 @inline
-def _shortened(value: np.float32) -> np.uint16:
-    """Return the upper half of a number's bits, rounded: 8 binary digits."""
+def _to_bfloat16(value: np.float32) -> np.uint16:
+    """Return a float32 rounded to bfloat16, as bits."""
     return np.uint16((np.float32(value).view(np.uint32) + _HALF) >> _BITS)
 
 
 @inline
-def _restored(half: np.uint16) -> np.float32:
-    """Return the number of which these bits are the upper half."""
+def _from_bfloat16(half: np.uint16) -> np.float32:
+    """Return the float32 of the bits of a bfloat16."""
     return np.uint32(np.uint32(half) << _BITS).view(np.float32)
 
 
 @inline
 def _in_order(number: Int64s) -> bool:
-    """Return whether numbers follow one another, as those of most rows do: loops vectorise then."""
+    """Return whether indices are consecutive, as those of most rows are: loops vectorise then."""
     first, apart = number[0], 0
     for i in range(len(number)):
         apart |= (number[i] - first) ^ i
@@ -94,18 +90,18 @@ def _in_order(number: Int64s) -> bool:
 
 
 @kernel
-def end_times(last: Kept, mean: Kept, rows: RateRows, part: Float32s) -> None:
-    """Move the means of processes toward the rates of the last tick, by ``part``; 0: not at all."""
+def update_means(last: Bfloat16s, mean: Bfloat16s, rows: RateRows, part: Float32s) -> None:
+    """Move means toward the last tick's shares, by ``part`` of each process; 0: not at all."""
     for row in range(len(rows.number)):
         at, share = np.uint64(rows.number[row]), part[rows.process[row]]
         if share > 0.0 and last[at] > 0:
-            new, old = _restored(last[at]), _restored(mean[at])
-            mean[at] = _shortened(old + share * (new - old) if old > 0.0 else new)
+            new, old = _from_bfloat16(last[at]), _from_bfloat16(mean[at])
+            mean[at] = _to_bfloat16(old + share * (new - old) if old > 0.0 else new)
 
 
 @kernel
-def keep_rates(last: Kept, rows: RateRows, inverse: Float32s) -> None:
-    """Keep the rates of rows times the ``inverse`` of their process."""
+def store_shares(last: Bfloat16s, rows: RateRows, inverse: Float32s) -> None:
+    """Store the rates of rows times ``inverse`` of their process: shares of its accesses."""
     begin = 0
     while begin < len(rows.process):
         p, end = rows.process[begin], run_end(rows.process, begin, len(rows.process))
@@ -115,18 +111,18 @@ def keep_rates(last: Kept, rows: RateRows, inverse: Float32s) -> None:
             if _in_order(number):
                 into = last[number[0] : number[0] + len(number)]
                 for i in range(len(rate)):
-                    into[i] = _shortened(rate[i] * inverse[p])
+                    into[i] = _to_bfloat16(rate[i] * inverse[p])
             else:
                 for i in range(len(rate)):
-                    last[np.uint64(number[i])] = _shortened(rate[i] * inverse[p])
+                    last[np.uint64(number[i])] = _to_bfloat16(rate[i] * inverse[p])
         begin = end
 
 
 @kernel
 def fill_mixed(
-    mean: Kept, rows: RateRows, total: Float32s, weight: Float32s, mixed: Float32s
+    mean: Bfloat16s, rows: RateRows, total: Float32s, weight: Float32s, mixed: Float32s
 ) -> None:
-    """Fill ``mixed``: rates, and means times the ``total`` of their process with a ``weight``."""
+    """Fill ``mixed`` with rates, mixed by ``weight`` with means times the process's ``total``."""
     begin, none = 0, np.float32(0)
     while begin < len(rows.process):
         p, end = rows.process[begin], run_end(rows.process, begin, len(rows.process))
@@ -136,17 +132,17 @@ def fill_mixed(
             if _in_order(number):
                 kept = mean[number[0] : number[0] + len(number)]
                 for i in range(len(rate)):
-                    long = _restored(kept[i]) * total[p]
+                    long = _from_bfloat16(kept[i]) * total[p]
                     into[i] = rate[i] + (weight[p] * (long - rate[i]) if long > none else none)
             else:
                 for i in range(len(rate)):
-                    long = _restored(mean[np.uint64(number[i])]) * total[p]
+                    long = _from_bfloat16(mean[np.uint64(number[i])]) * total[p]
                     into[i] = rate[i] + (weight[p] * (long - rate[i]) if long > none else none)
         begin = end
 
 
 class LongRun:
-    """Keeps the means of pages, and the evidence for their weight."""
+    """The mean rates of pages over the long run, and the evidence for their weight."""
 
     def __init__(self, cohorts: Cohorts | None = None) -> None:
         self._cohorts = cohorts or Cohorts()
@@ -159,7 +155,7 @@ class LongRun:
         self._processes = ProcessTable()
         # By process: samples behind present rates and behind the mean of earlier ones; the sums of
         # the regression, products and squares.
-        self._behind, self._sums = np.zeros((0, 2)), np.zeros((0, 2))
+        self._samples_behind, self._sums = np.zeros((0, 2)), np.zeros((0, 2))
 
     def weight(self, process: ProcessId) -> float:
         """Return the weight of the mean for a process."""
@@ -177,7 +173,7 @@ class LongRun:
             self._clear()
         before = self._processes.replace(pages.processes)
         if before is not None:
-            self._behind = carry_over(self._behind, before)
+            self._samples_behind = carry_over(self._samples_behind, before)
             self._sums = carry_over(self._sums, before)
         if pages.tick != self._tick:
             self._learn(pages)
@@ -186,15 +182,15 @@ class LongRun:
             return rate
         mean, number = self._mean.in_place(pages)
         accesses = pages.accesses.astype(np.float32)
-        part = (weight * self._earlier_part()).astype(np.float32)
+        part = (weight * self._earlier_share()).astype(np.float32)
         mixed = np.empty(len(pages), np.float32)
         fill_mixed(mean, RateRows(number, pages.process, rate), accesses, part, mixed)
         return mixed
 
-    def _earlier_part(self) -> Values:
-        """Return the part of the mean of all times that is not of the present, by process."""
-        part: Values = self._behind[:, _EARLIER] / np.maximum(
-            self._behind.sum(axis=1), _MIN_SAMPLES
+    def _earlier_share(self) -> Values:
+        """Return which share of each process's samples is from before its heat changed."""
+        part: Values = self._samples_behind[:, _EARLIER] / np.maximum(
+            self._samples_behind.sum(axis=1), _MIN_SAMPLES
         )
         return part
 
@@ -204,7 +200,7 @@ class LongRun:
         return weight
 
     def _learn(self, pages: PageView) -> None:
-        """Remember the rates of a tick, and learn from its samples."""
+        """Update weights by the samples of a tick, and store its rates."""
         self._sums *= _RETENTION
         for each in self._cohorts.compare(pages, Purpose.LONG_RUN):
             now, mean = each.predicted
@@ -218,28 +214,28 @@ class LongRun:
         last, number = self._last.in_place(pages)
         rows = RateRows(number, pages.process, pages.rate)
         if changed.any():
-            self._end_times(pages, changed, last, rows)
-        self._behind *= 1 - 1 / _TICKS
-        self._behind[:, _PRESENT] += pages.process_samples
+            self._close_period(pages, changed, last, rows)
+        self._samples_behind *= 1 - 1 / _MEAN_TICKS
+        self._samples_behind[:, _PRESENT] += pages.process_samples
         accesses = pages.accesses
         inverse = np.divide(1.0, accesses, out=np.zeros(len(accesses)), where=accesses > 0)
-        keep_rates(last, rows, inverse.astype(np.float32))
+        store_shares(last, rows, inverse.astype(np.float32))
         if self._tick % _STRIDE == 0 and self._mean is not None:
-            self._remember(pages, last, self._mean.in_place(pages)[0])
+            self._form_cohorts(pages, last, self._mean.in_place(pages)[0])
 
-    def _end_times(
-        self, pages: PageView, changed: npt.NDArray[np.bool_], last: Kept, rows: RateRows
+    def _close_period(
+        self, pages: PageView, changed: npt.NDArray[np.bool_], last: Bfloat16s, rows: RateRows
     ) -> None:
         """Add the rates of the last tick to the means of processes whose heat has ``changed``."""
         if self._mean is None:
             self._mean = PageState(np.uint16, 0)
-        behind = self._behind
+        behind = self._samples_behind
         behind[changed, _EARLIER] += behind[changed, _PRESENT]
         part = changed * behind[:, _PRESENT] / np.maximum(behind[:, _EARLIER], _MIN_SAMPLES)
-        end_times(last, self._mean.in_place(pages)[0], rows, part.astype(np.float32))
+        update_means(last, self._mean.in_place(pages)[0], rows, part.astype(np.float32))
         behind[changed, _PRESENT] = 0.0
 
-    def _remember(self, pages: PageView, last: Kept, mean: Kept) -> None:
+    def _form_cohorts(self, pages: PageView, last: Bfloat16s, mean: Bfloat16s) -> None:
         """Follow the pages whose means are the most above, and below, their present rates.
 
         They are taken from a part of the rows, which is another one each time.
@@ -250,8 +246,8 @@ class LongRun:
             pages.address[rows],
             pages.storage_index[rows],
         )
-        now, earlier = (_numbers(kept[number]) * pages.size[rows] for kept in (last, mean))
-        part = self._earlier_part()
+        now, earlier = (_to_float32(kept[number]) * pages.size[rows] for kept in (last, mean))
+        part = self._earlier_share()
         apart = np.where(earlier > 0, part[process] * (earlier - now), 0.0)
         for slot in busiest_processes(pages.accesses * (part > 0)):
             of_process = np.flatnonzero(process == slot)
@@ -265,6 +261,6 @@ class LongRun:
                 self._cohorts.form(Purpose.LONG_RUN, *one, share, share + more)
 
 
-def _numbers(kept: Kept) -> Rates:
-    """Return the numbers of which the upper halves are kept."""
+def _to_float32(kept: Bfloat16s) -> Rates:
+    """Return float32 of the bits of bfloat16."""
     return (kept.astype(np.uint32) << _BITS).view(np.float32)

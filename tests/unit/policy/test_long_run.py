@@ -19,9 +19,9 @@ from hmd.policy.builtin.none import NonePolicy
 from hmd.policy.long_run import (
     LongRun,
     RateRows,
-    end_times,
     fill_mixed,
-    keep_rates,
+    store_shares,
+    update_means,
 )
 from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
@@ -122,11 +122,11 @@ def test_kernels_add_ended_times_by_their_part_and_mix_by_weight() -> None:
     rows = RateRows(np.array([2, 0, 1]), process, np.array([2, 4, 6], np.float32))
     last, mean = np.zeros(3, np.uint16), np.zeros(3, np.uint16)
     parts = np.array([0.5, 0.0], np.float32)
-    keep_rates(last, rows, np.array([0.5, 0.25], np.float32))
-    end_times(last, mean, rows, parts)  # nothing is known of earlier times
+    store_shares(last, rows, np.array([0.5, 0.25], np.float32))
+    update_means(last, mean, rows, parts)  # nothing is known of earlier times
     rows = rows._replace(rate=np.array([6, 4, 6], np.float32))
-    keep_rates(last, rows, np.array([0.5, 0.25], np.float32))
-    end_times(last, mean, rows, parts)
+    store_shares(last, rows, np.array([0.5, 0.25], np.float32))
+    update_means(last, mean, rows, parts)
     assert numbers(last).tolist() == [2.0, 1.5, 3.0]
     assert numbers(mean).tolist() == [2.0, 0.0, 2.0]
     mixed = np.empty(3, np.float32)
@@ -146,7 +146,7 @@ def test_kernels_rows_in_order_and_not_are_treated_alike() -> None:
         rows = RateRows(number, process, rate)
         last, mean, mixed = np.zeros(count, np.uint16), np.zeros(count, np.uint16), rate.copy()
         mean[number] = values
-        keep_rates(last, rows, by)
+        store_shares(last, rows, by)
         fill_mixed(mean, rows, by, weights, mixed)
         found.append((last[number], mixed))
     assert np.array_equal(found[0][0], found[1][0])
@@ -157,7 +157,7 @@ def test_kernels_rows_in_order_and_not_are_treated_alike() -> None:
 def test_kept_rates_have_eight_binary_digits(value: float) -> None:
     rows = RateRows(np.zeros(1, np.int64), np.zeros(1, np.int32), np.array([value], np.float32))
     last = np.zeros(1, np.uint16)
-    keep_rates(last, rows, np.ones(1, np.float32))
+    store_shares(last, rows, np.ones(1, np.float32))
     assert numbers(last)[0] == pytest.approx(value, rel=2**-8)
 
 
