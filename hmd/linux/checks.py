@@ -174,6 +174,7 @@ def competing_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnos
         _zone_reclaim(proc),
         _damon_module(sysfs, "damon_reclaim", "pages out cold memory by its own counts"),
         _damon_module(sysfs, "damon_lru_sort", "reorders the LRU lists that demotion follows"),
+        _damon_module(sysfs, "damon_stat", "has DAMON for itself alone, so that hmd cannot use it"),
         _damon_schemes(sysfs),
         _nmi_watchdog(proc),
         _transparent_huge_pages(sysfs),

@@ -48,6 +48,10 @@ KDAMONDS = "kernel/mm/damon/admin/kdamonds"
 BUSY_S = 15.0
 """DAMON's files return EBUSY while another write waits, at most two aggregation intervals."""
 
+EXCLUSIVE_MODULES: Final = ("damon_stat", "damon_reclaim", "damon_lru_sort")
+"""Kernel features that run DAMON for themselves alone: damon_start() (mm/damon/core.c) then refuses
+sysfs with EBUSY. DAMON_STAT_ENABLED_DEFAULT starts damon_stat at boot (Linux 6.17)."""
+
 _RETRY_S = 0.01
 _STATE_S = 0.1
 
@@ -110,6 +114,7 @@ class Kdamonds:
 
     def __init__(self, sysfs: Path, write: Write = write_text, busy_s: float = BUSY_S) -> None:
         self.path = sysfs / KDAMONDS
+        self._modules = sysfs / "module"
         self._write = write
         self._busy_s = busy_s
 
@@ -117,6 +122,15 @@ class Kdamonds:
     def count(self) -> int | None:
         """Number of kdamonds, None where this kernel has no DAMON."""
         return read_int(self.path / "nr_kdamonds")
+
+    def exclusive_module(self) -> str | None:
+        """Return the kernel feature that runs DAMON for itself alone, or None."""
+        for name in EXCLUSIVE_MODULES:
+            parameters = self._modules / name / "parameters"
+            on = (read_text(parameters / "enabled") or "").strip() in ("Y", "1")
+            if on and read_int(parameters / "kdamond_pid") != -1:
+                return name
+        return None
 
     def running(self) -> dict[int, int | None]:
         """Return the thread of each running kdamond, None for one whose files are busy."""
@@ -219,7 +233,12 @@ class KdamondThread:
         return (self._past_ticks + self._ticks) / _TICKS_PER_SECOND
 
     def check(self) -> None:
-        """Raise DamonError, EBUSY, where another program has taken the kdamond."""
+        """Raise DamonError, EBUSY, where another program has taken the kdamond, or a module DAMON.
+
+        A start would be retried for ``BUSY_S`` otherwise.
+        """
+        if module := self._all.exclusive_module():
+            raise DamonError(errno.EBUSY, f"{module} has it for itself alone")
         if self._all.is_on(self._index) or self._all.identity(self._index) != self._identity:
             raise DamonError(errno.EBUSY, "the kdamond of hmd has been taken")
 

@@ -187,6 +187,8 @@ def damon_finding(sysfs: Path, note: Path = NOTE) -> Diagnostic:
 
 def _others(kdamonds: Kdamonds) -> str:
     """Return what uses DAMON, in words; empty where it is free."""
+    if module := kdamonds.exclusive_module():
+        return f"in use by the kernel's {module}, for itself alone"
     running = [
         f"kdamond {i}" + (f" (pid {pid})" if pid else "") for i, pid in kdamonds.running().items()
     ]
@@ -200,7 +202,10 @@ def _refuse_others(kdamonds: Kdamonds) -> None:
     if not others:
         return
     first = next(iter(kdamonds.running()), None)
-    command = "echo 0 > {0}/nr_kdamonds" if first is None else "echo off > {0}/{1}/state"
-    raise MissingError(
-        f"DAMON is {others}; if that is not needed: {command.format(kdamonds.path, first)}"
-    )
+    if module := kdamonds.exclusive_module():
+        command = f"echo N > /sys/module/{module}/parameters/enabled"
+    elif first is None:
+        command = f"echo 0 > {kdamonds.path}/nr_kdamonds"
+    else:
+        command = f"echo off > {kdamonds.path}/{first}/state"
+    raise MissingError(f"DAMON is {others}; if that is not needed: {command}")

@@ -42,6 +42,7 @@ class DamonKernel:
         self.exclusive = False
         self.slow = False
         """Whether counting takes so long that it is given up."""
+        self.refused = 0
         self.busy = 0
         """How many writes from now on are answered EBUSY."""
 
@@ -156,6 +157,7 @@ class DamonKernel:
 
     def _refuse(self, code: int, when: bool) -> None:
         if when:
+            self.refused += 1
             raise OSError(code, os.strerror(code))
 
 

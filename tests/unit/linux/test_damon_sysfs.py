@@ -208,6 +208,44 @@ def test_damon_claim_with_kdamond_of_another_program_refused(
     assert damon_kernel.targets() == [os.getpid()]
 
 
+@pytest.mark.parametrize(
+    ("module", "parameters", "in_use"),
+    [
+        ("damon_stat", {"enabled": "Y"}, True),
+        ("damon_stat", {"enabled": "N"}, False),
+        ("damon_reclaim", {"enabled": "Y", "kdamond_pid": "77"}, True),
+        ("damon_lru_sort", {"enabled": "Y", "kdamond_pid": "-1"}, False),
+    ],
+)
+def test_damon_of_a_kernel_module_refused_at_once(
+    damon_kernel: Any,
+    kdamonds: Kdamonds,
+    note: Path,
+    module: str,
+    parameters: dict[str, str],
+    in_use: bool,
+) -> None:
+    folder = damon_kernel.sysfs / "module" / module / "parameters"
+    folder.mkdir(parents=True)
+    for name, value in parameters.items():
+        (folder / name).write_text(f"{value}\n")
+    damon_kernel.exclusive = in_use
+    state = damon_finding(damon_kernel.sysfs, note).state
+    if not in_use:
+        assert state == "in this kernel, not in use"
+        DamonClaim(kdamonds, note).release()
+        return
+    assert state == f"in use by the kernel's {module}, for itself alone"
+    free = f"echo N > /sys/module/{module}/parameters/enabled"
+    with pytest.raises(MissingError, match=f"{module}.*{free}"):
+        DamonClaim(kdamonds, note)
+    kdamonds.set_count(1)
+    damon_kernel.refused = 0
+    with pytest.raises(DamonError, match=f"{module} has it for itself alone"):
+        Kdamond(kdamonds).start([os.getpid()], [SOME], SETTINGS)
+    assert not damon_kernel.refused, "a start that the kernel refuses is retried for seconds"
+
+
 def test_damon_claim_without_kernel_support_refused(tmp_path: Path, note: Path) -> None:
     with pytest.raises(MissingError, match="no DAMON"):
         DamonClaim(Kdamonds(tmp_path), note)
