@@ -69,6 +69,11 @@ def has_no_g10_data() -> bool:
     return not g10_folder().is_dir()
 
 
+def has_no_perfmon_data() -> bool:
+    folder = os.environ.get("HMD_PERFMON_DATA")
+    return not Path(folder or Path(__file__).parents[2] / "shared/data/perfmon").is_dir()
+
+
 def has_no_pytorch() -> bool:
     return find_spec("torch") is None
 
@@ -123,6 +128,9 @@ EXPECTED = (
     ExpectedSkip("tests/system/migrate/test_pageout.py::*", "this host has swap*", has_swap),
     ExpectedSkip("tests/system/packaging/test_wheel.py::*", "*no checkout", is_no_checkout),
     ExpectedSkip("tests/unit/tensors/*", "no G10 data", has_no_g10_data),
+    ExpectedSkip(
+        "tests/unit/sample/test_intel_events.py::*", "no perfmon data", has_no_perfmon_data
+    ),
     # The extra torch is not in the locked versions: a gigabyte, and packages of CUDA elsewhere.
     *(
         ExpectedSkip(f"tests/unit/tensors/capture/{name}.py", "no PyTorch", has_no_pytorch)

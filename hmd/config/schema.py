@@ -176,10 +176,11 @@ class SampleSection(ConfigSection):
         " (pmu, emulated: some 0.25 µs per record, IBS 4 µs). Where they would take more, the"
         " period increases.",
     )
-    loads: Literal["latency", "miss"] = Field(
-        default="latency",
-        description="Loads that a PMU samples: those slower than ldlat, or misses of the"
-        " last-level cache.",
+    loads: Literal["auto", "miss", "latency"] = Field(
+        default="auto",
+        description="Loads that a PMU samples: misses of the last-level cache, or those slower than"
+        " ldlat, which are measured but not counted exactly; auto is miss where the core can"
+        " (Intel).",
     )
     ldlat: Annotated[int, Field(ge=1, le=65535)] = Field(
         default=30,

@@ -32,6 +32,7 @@ from hmd.estimate.samples import (
     sort_distinct,
 )
 from hmd.estimate.windows import CutBy, Windows, cut
+from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import SKYLAKE_SERVER, Core
 from hmd.trace.reader import TraceSource
 from hmd.trace.summary import resident_pages
@@ -174,7 +175,12 @@ def _counted(trace: Trace) -> bool:
 
 
 def _waiting_floor_ns(slow: Trace, fast: Trace, speeds: TierSpeeds) -> float:
-    """Return the latency below which a load found its line in flight or in a cache."""
+    """Return the latency below which a load found its line in flight or in a cache.
+
+    It is 0 where no latencies of loads are known: their event counts misses alone.
+    """
+    if not any((t.samples.latency_ns[t.samples.kind == Kind.LOAD] > 0).any() for t in (slow, fast)):
+        return 0.0
     idle = [ns for ns in (speeds.slow_latency_ns, speeds.fast_latency_ns) if ns > 0]
     if idle:
         return min(idle) / 2

@@ -176,7 +176,6 @@ def competing_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnos
         _damon_module(sysfs, "damon_lru_sort", "reorders the LRU lists that demotion follows"),
         _damon_module(sysfs, "damon_stat", "has DAMON for itself alone, so that hmd cannot use it"),
         _damon_schemes(sysfs),
-        _nmi_watchdog(proc),
         _transparent_huge_pages(sysfs),
     )
     return tuple(f for f in findings if f is not None)
@@ -195,7 +194,8 @@ def _numa_balancing(proc: Path) -> Diagnostic | None:
         name,
         Severity.WARN,
         f"on ({value}: {', '.join(modes) or 'unknown mode'})",
-        "the kernel moves the same pages by its own hint faults, and each fault costs the program",
+        "the kernel moves the same pages by its own hint faults, and each fault costs the program; "
+        "mode 1 also keeps threads near their memory, which programs on several sockets may miss",
         "sysctl -w kernel.numa_balancing=0",
     )
 
@@ -289,22 +289,6 @@ def _damon_schemes(sysfs: Path) -> Diagnostic | None:
         f"running (kdamond {'; '.join(moving)})",
         "DAMON moves or evicts pages by its own region counts",
         f"echo off > /sys/kernel/mm/damon/admin/kdamonds/{first}/state",
-    )
-
-
-def _nmi_watchdog(proc: Path) -> Diagnostic | None:
-    name = "NMI watchdog"
-    value = read_int(proc / "sys/kernel/nmi_watchdog")
-    if value is None:
-        return None
-    if not value:
-        return Diagnostic(name, Severity.OK, "off")
-    return Diagnostic(
-        name,
-        Severity.WARN,
-        "on",
-        "it holds one hardware counter on every CPU, which sampling could use",
-        "sysctl -w kernel.nmi_watchdog=0",
     )
 
 

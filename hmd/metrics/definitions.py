@@ -386,6 +386,12 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
             "Most of it (sample: overhead), unless the period is set.",
             lambda now: now.overhead_limit,
         ),
+        gauge(
+            "hmd_sampler_running_ratio",
+            "Least share of its time for which a sampling event had a counter; below 1, others "
+            "use the CPU's counters too.",
+            lambda now: now.sampler.running_share,
+        ),
         counter(
             "hmd_sampler_records",
             "Records of samples on programs' CPUs, lost ones and those of other programs included.",
@@ -400,7 +406,7 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
         ),
         counter(
             "hmd_samples_dropped",
-            "Samples of other programs or of the kernel.",
+            "Samples of other programs, of the kernel, of guests, or of accesses that hit a cache.",
             lambda now: now.sampler.dropped,
             unit="samples",
         ),

@@ -252,6 +252,7 @@ class Observer:
             wakeups=stats.wakeups,
             corrupt=stats.corrupt,
             records=stats.records,
+            running_share=stats.running_share,
         )
 
     def _stage(self, stage: Stage) -> StageStatus:

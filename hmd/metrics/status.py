@@ -161,6 +161,7 @@ class SamplerStatus:
     wakeups: Count
     corrupt: Count
     records: Count
+    running_share: Amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
 int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, int group_fd)
 {
 	struct perf_event_attr attr = {
@@ -26,9 +30,11 @@ int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, int grou
 		.exclude_kernel = !!event->exclude_kernel,
 		/* IBS refuses every exclude bit; the hypervisor is excluded with the kernel. */
 		.exclude_hv = !!event->exclude_kernel,
-		/* Timestamps of CLOCK_MONOTONIC, as everywhere in hmd, instead of the scheduler's. */
-		.use_clockid = !!(event->sample_type & PERF_SAMPLE_TIME),
-		.clockid = event->sample_type & PERF_SAMPLE_TIME ? CLOCK_MONOTONIC : 0,
+		.exclude_guest = !!event->exclude_guest,
+		.use_clockid = event->monotonic && event->sample_type & PERF_SAMPLE_TIME,
+		.clockid = event->monotonic && event->sample_type & PERF_SAMPLE_TIME ?
+				   CLOCK_MONOTONIC :
+				   0,
 	};
 	long fd = syscall(SYS_perf_event_open, &attr, pid, cpu, group_fd, PERF_FLAG_FD_CLOEXEC);
 
@@ -69,6 +75,77 @@ int hmd_perf_map(int fd, size_t pages, void **header, void **data, uint64_t *dat
 	*data = (char *)base + page;
 	*data_bytes = pages * page;
 	return 0;
+}
+
+#if defined(__x86_64__)
+static int64_t monotonic_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+/*
+ * Compares both clocks at one moment: between two readings of CLOCK_MONOTONIC, the closest of some.
+ * perf's clock follows from the time stamp counter as linux/perf_event.h says for cap_user_time_zero.
+ */
+static int64_t monotonic_offset_ns(uint64_t zero, uint16_t shift, uint32_t mult)
+{
+	int64_t best = 0, least = INT64_MAX;
+
+	for (int i = 0; i < 5; i++) {
+		int64_t before = monotonic_ns();
+		uint64_t tsc = __rdtsc();
+		int64_t took = monotonic_ns() - before;
+		uint64_t rest = tsc & (((uint64_t)1 << shift) - 1);
+		uint64_t perf = zero + (tsc >> shift) * mult + ((rest * mult) >> shift);
+
+		if (took < least) {
+			least = took;
+			best = before + took / 2 - (int64_t)perf;
+		}
+	}
+	return best;
+}
+#else
+static int64_t monotonic_offset_ns(uint64_t zero, uint16_t shift, uint32_t mult)
+{
+	(void)zero, (void)shift, (void)mult;
+	return 0;
+}
+#endif
+
+void hmd_perf_read_times(const void *header, struct hmd_perf_times *times)
+{
+	const volatile struct perf_event_mmap_page *page = header;
+	uint64_t zero = 0;
+	uint32_t mult = 0, lock;
+	uint16_t shift = 0;
+	int zero_known = 0;
+
+	/* The kernel makes `lock` odd while it writes (linux/perf_event.h), for some nanoseconds. */
+	for (int tries = 0; tries < 1000; tries++) {
+		lock = page->lock;
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		times->enabled_ns = page->time_enabled;
+		times->running_ns = page->time_running;
+		shift = page->time_shift;
+		mult = page->cap_user_time ? page->time_mult : 0;
+		zero_known = page->cap_user_time_zero;
+		zero = page->time_zero;
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (!(lock & 1) && page->lock == lock)
+			break;
+	}
+#if defined(__x86_64__)
+	times->ns_per_tsc = shift < 64 ? (double)mult / (double)((uint64_t)1 << shift) : 0;
+	times->known_clock = mult && zero_known && shift < 64;
+#else
+	times->ns_per_tsc = 0;
+	times->known_clock = 0;
+#endif
+	times->monotonic_offset_ns = times->known_clock ? monotonic_offset_ns(zero, shift, mult) : 0;
 }
 
 int hmd_perf_unmap(void *header, size_t pages)

@@ -14,7 +14,17 @@ struct hmd_perf_event {
 	uint32_t type, precise_ip;
 	uint64_t config, config1, config2;
 	uint64_t sample_type, read_format, period;
-	int exclude_kernel, inherit;
+	int exclude_kernel, exclude_guest, inherit;
+	int monotonic; /* TIME is of CLOCK_MONOTONIC, else of perf's own clock */
+};
+
+/* What the header page of a mapped event tells; the kernel writes it when it schedules the event. */
+struct hmd_perf_times {
+	uint64_t enabled_ns, running_ns; /* running: while the event had a counter */
+	double ns_per_tsc;               /* of the time stamp counter, 0 if unknown */
+	/* CLOCK_MONOTONIC less perf's own clock; only with known_clock. */
+	int64_t monotonic_offset_ns;
+	int known_clock;
 };
 
 /* Opens the event disabled and close-on-exec. Returns the descriptor. */
@@ -28,6 +38,9 @@ int hmd_perf_open_tasks(int cpu);
 
 /* Maps the header page and `pages` (a power of two) of data. */
 int hmd_perf_map(int fd, size_t pages, void **header, void **data, uint64_t *data_bytes);
+/* Reads the header page of a mapped event. */
+void hmd_perf_read_times(const void *header, struct hmd_perf_times *times);
+
 int hmd_perf_unmap(void *header, size_t pages);
 
 int hmd_perf_enable(int fd);

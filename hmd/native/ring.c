@@ -55,15 +55,22 @@ static uint8_t sample_kind(uint64_t data_src, uint8_t otherwise)
 }
 
 /*
- * Whether a sample is of a store that hit the first-level cache. Store events count all stores, and
- * most of them hit: they say nothing about memory.
+ * Whether a sample is of an access that hit the first-level cache. Store events count all stores,
+ * IBS tags any op, and most of them hit: they say nothing about memory.
  */
-static int is_cached_store(uint64_t data_src)
+static int is_cached(uint64_t data_src)
 {
 	const union perf_mem_data_src source = { .val = data_src };
 
-	return (source.mem_op & PERF_MEM_OP_STORE) && (source.mem_lvl & PERF_MEM_LVL_L1) &&
-	       (source.mem_lvl & PERF_MEM_LVL_HIT);
+	return (source.mem_lvl & PERF_MEM_LVL_L1) && (source.mem_lvl & PERF_MEM_LVL_HIT);
+}
+
+/* Whether a sample was taken while a virtual machine's guest ran: its address is the guest's. */
+static int is_guest(uint16_t misc)
+{
+	uint16_t mode = misc & PERF_RECORD_MISC_CPUMODE_MASK;
+
+	return mode == PERF_RECORD_MISC_GUEST_KERNEL || mode == PERF_RECORD_MISC_GUEST_USER;
 }
 
 /* Which word of a record a field is, its header being word 0; 0 where the type lacks it. */
@@ -116,11 +123,19 @@ static void append_row(const uint64_t *record, struct field_positions at, uint8_
 }
 
 /* A sample: appended, or counted as of no use; 1 where the columns have no room for it. */
-static int take_sample(const uint64_t *record, struct field_positions at, uint8_t kind,
-		       struct hmd_ring_columns *columns, struct hmd_ring_counts *counts)
+static int take_sample(const uint64_t *record, uint16_t misc, struct field_positions at,
+		       uint8_t kind, struct hmd_ring_columns *columns,
+		       struct hmd_ring_counts *counts)
 {
-	if (at.data_src && is_cached_store(record[at.data_src])) {
-		counts->cached++;
+	if (is_guest(misc)) {
+		counts->guest++;
+		return 0;
+	}
+	if (at.data_src && is_cached(record[at.data_src])) {
+		if (sample_kind(record[at.data_src], kind) == HMD_KIND_STORE)
+			counts->cached_stores++;
+		else
+			counts->cached_loads++;
 		return 0;
 	}
 	if (columns->count >= columns->capacity) {
@@ -204,7 +219,8 @@ int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_columns
 				copy_out(source, tail, copy, sample_bytes);
 				record = copy;
 			}
-			over |= take_sample(record, positions, source->kind, columns, counts);
+			over |= take_sample(record, header.misc, positions, source->kind, columns,
+					    counts);
 		}
 		tail += header.size;
 	}

@@ -37,7 +37,9 @@ struct hmd_ring_counts {
 	uint64_t samples, lost, throttled, unthrottled;
 	uint64_t skipped; /* records of types that the sampler does not use */
 	uint64_t corrupt; /* records that could not be read, and rings discarded */
-	uint64_t cached;  /* samples of stores that hit the first-level cache: not in the columns */
+	/* Samples that are not in the columns: of accesses that hit the first-level cache, ... */
+	uint64_t cached_stores, cached_loads;
+	uint64_t guest; /* ... and of guests of virtual machines, whose addresses are their own */
 };
 
 struct hmd_ring_source {

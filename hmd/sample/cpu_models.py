@@ -1,36 +1,32 @@
 # SPDX-License-Identifier: MIT
-"""CPU models: raw encodings of memory events, and the core's memory-level parallelism.
+"""CPU models: their clock, raw encodings of memory events, and memory-level parallelism of a core.
 
-Takes /proc/cpuinfo; gives the line of a table. Event names in sysfs come first (``memory_events``);
-this table covers missing names and events that the kernel never names, such as L3 misses. A new CPU
-is a line of ``_INTEL_6`` or ``_AMD_CORES``.
+Takes /proc/cpuinfo and sysfs; gives lines of two tables, which are read when they are needed:
+
+- ``intel_events.json``, made by packaging/perfmon_events.py from the event files that Intel
+  publishes (github.com/intel/perfmon, BSD-3-Clause). Event names in sysfs come first for what the
+  kernel names (``memory_events``).
+- ``core_limits.json``, written by hand; its sources are named there.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from hmd.linux.procfs import PROC, read_text
+from hmd.linux.procfs import PROC, read_int, read_text
 
-SMALL_CORES: Final = ("cpu_atom", "cpu_lowpower")
-"""PMUs of the small cores of hybrid parts."""
-
-# Raw encodings, ``event | umask << 8``, from the event files that Intel publishes
-# (github.com/intel/perfmon). Model numbers are those of the kernel's
-# arch/x86/include/asm/intel-family.h.
-LOAD_LATENCY = 0x01CD  # MEM_TRANS_RETIRED.LOAD_LATENCY, threshold in config1
-L3_MISS = 0x20D1  # MEM_LOAD_RETIRED.L3_MISS
-ALL_STORES = 0x82D0  # MEM_INST_RETIRED.ALL_STORES
-STORE_SAMPLE = 0x02CD  # MEM_TRANS_RETIRED.STORE_SAMPLE
-MEM_LOADS_AUX = 0x8203  # group leader of load latency where needed
-ATOM_LOAD_LATENCY = 0x05D0  # MEM_UOPS_RETIRED.LOAD_LATENCY, threshold in config1
-ATOM_DRAM_HIT = 0x80D1  # MEM_LOAD_UOPS_RETIRED.DRAM_HIT
-ATOM_ALL_STORES = 0x06D0  # MEM_UOPS_RETIRED.STORE_LATENCY
-
+_SYSFS: Final = Path("/sys")
 _GHZ: Final = re.compile(r"@\s*([\d.]+)\s*GHz")
+_FREQUENCIES: Final = (("cpufreq/base_frequency", 1e-3), ("acpi_cppc/nominal_freq", 1.0))
+"""Files of a CPU with its nominal clock, and what makes MHz of them: of intel_pstate in kHz, of the
+firmware (CPPC) in MHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +37,7 @@ class CpuModel:
     family: int
     model: int
     mhz: float
+    stepping: int = 0
 
     @property
     def ns_per_cycle(self) -> float:
@@ -49,13 +46,24 @@ class CpuModel:
 
 
 @dataclass(frozen=True, slots=True)
-class RawEvents:
-    """Raw encodings of one kind of core; None if it has no such event."""
+class RawEvent:
+    """An event by its perf name, and its encoding, ``event | umask << 8``."""
 
-    load_latency: int
-    load_miss: int
-    stores: int
-    loads_aux: int | None = None
+    name: str
+    config: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvents:
+    """Events of one kind of core whose samples have addresses; None if it has no such event.
+
+    ``load_latency`` has its threshold in config1, and ``leader`` is the group leader that it needs.
+    """
+
+    load_latency: RawEvent | None = None
+    load_miss: RawEvent | None = None
+    stores: RawEvent | None = None
+    leader: RawEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,74 +81,59 @@ class Core:
 
 SKYLAKE_SERVER: Final = Core(224, 12)
 
-_PEBS: Final = RawEvents(LOAD_LATENCY, L3_MISS, ALL_STORES)
-_PEBS_WITH_AUX: Final = RawEvents(LOAD_LATENCY, L3_MISS, STORE_SAMPLE, MEM_LOADS_AUX)
-_PEBS_STORE_SAMPLE: Final = RawEvents(LOAD_LATENCY, L3_MISS, STORE_SAMPLE)
-_SMALL_CORE: Final = RawEvents(ATOM_LOAD_LATENCY, ATOM_DRAM_HIT, ATOM_ALL_STORES)
 
-# Models of Intel's family 6, by core. Reorder buffer and line fill buffers: Intel 64 and IA-32
-# Architectures Optimization Reference Manual, the chapters of each core; of Redwood Cove and the
-# small cores: WikiChip.
-_INTEL_6: Final[tuple[tuple[tuple[int, ...], RawEvents, Core], ...]] = (
-    # Haswell, Broadwell
-    ((0x3C, 0x3F, 0x45, 0x46, 0x3D, 0x47, 0x4F, 0x56), _PEBS, Core(192, 10)),
-    # Skylake, Cascade Lake and Cooper Lake servers
-    ((0x55,), _PEBS, SKYLAKE_SERVER),
-    # Skylake, Kaby, Coffee, Comet, Cannon Lake clients
-    ((0x4E, 0x5E, 0x8E, 0x9E, 0xA5, 0xA6, 0x66), _PEBS, Core(224, 10)),
-    # Sunny Cove: Ice Lake; Tiger Lake, Rocket Lake
-    ((0x7D, 0x7E, 0x6A, 0x6C, 0x8C, 0x8D, 0xA7), _PEBS, Core(352, 12)),
-    # Golden Cove: Sapphire Rapids, Emerald Rapids; big cores of Alder Lake and Raptor Lake
-    ((0x8F, 0xCF, 0x97, 0x9A, 0xB7, 0xBA, 0xBF), _PEBS_WITH_AUX, Core(512, 16)),
-    # Redwood Cove: Granite Rapids, big cores of Meteor Lake
-    ((0xAD, 0xAE, 0xAA, 0xAC), _PEBS_STORE_SAMPLE, Core(512, 16)),
-    # Gracemont: Alder Lake-N, Sierra Forest, Grand Ridge
-    ((0xBE, 0xAF, 0xB6), _SMALL_CORE, Core(256, 16)),
-)
+def read_cpu_model(proc: Path = PROC, sysfs: Path = _SYSFS) -> CpuModel:
+    """Return the CPU of this machine; vendor empty where /proc/cpuinfo names none (ARM).
 
-# Retire queue and miss address buffers, by family and models. AMD's Software Optimization Guides
-# for families 17h (models 00h-2Fh; 30h and greater), 19h (of Zen 4: WikiChip) and 1Ah (which does
-# not state the buffers: as Zen 4); which models are which generation:
-# arch/x86/kernel/cpu/amd.c.
-_ZEN_2: Final = (range(0x30, 0x50), range(0x60, 0x80), range(0x90, 0x92), range(0xA0, 0xB0))
-_AMD_CORES: Final[tuple[tuple[int, tuple[range, ...], Core], ...]] = (
-    (0x17, (range(0x30), range(0x50, 0x60)), Core(192, 22)),  # Zen
-    (0x17, _ZEN_2, Core(224, 22)),
-    (0x19, (range(0x10), range(0x20, 0x60)), Core(256, 24)),  # Zen 3
-    (0x19, (range(0x10, 0x20), range(0x60, 0xB0)), Core(320, 24)),  # Zen 4
-    (0x1A, (range(0x30), range(0x40, 0x50), range(0x60, 0x80)), Core(448, 24)),  # Zen 5
-)
-
-
-def read_cpu_model(proc: Path = PROC) -> CpuModel:
-    """Return the CPU of this machine; vendor empty where /proc/cpuinfo names none (ARM)."""
+    The nominal clock is what the model's name or the kernel states. ``cpu MHz`` is the present
+    clock of a machine that measures it (arch_freq_get_on_cpu() in arch/x86/kernel/cpu/proc.c): the
+    last resort, right in virtual machines.
+    """
     first = (read_text(proc / "cpuinfo") or "").split("\n\n", 1)[0]
     lines = (line.partition(":") for line in first.splitlines())
     fields = {name.strip(): value.strip() for name, _, value in lines}
-    family, model = fields.get("cpu family", ""), fields.get("model", "")
     ghz = _GHZ.search(fields.get("model name", ""))
+    cpu = sysfs / "devices/system/cpu/cpu0"
+    stated = ((read_int(cpu / name) or 0) * mhz for name, mhz in _FREQUENCIES)
     try:
-        mhz = float(ghz.group(1)) * 1e3 if ghz else float(fields.get("cpu MHz", 0))
+        mhz = float(ghz.group(1)) * 1e3 if ghz else 0.0
+        mhz = mhz or next(filter(None, stated), 0.0) or float(fields.get("cpu MHz", 0))
     except ValueError:
         mhz = 0.0
+
+    def number(name: str) -> int:
+        text = fields.get(name, "")
+        return int(text) if text.isdigit() else 0
+
     return CpuModel(
-        vendor=fields.get("vendor_id", ""),
-        family=int(family) if family.isdigit() else 0,
-        model=int(model) if model.isdigit() else 0,
-        mhz=mhz,
+        fields.get("vendor_id", ""), number("cpu family"), number("model"), mhz, number("stepping")
     )
 
 
-def _find_intel(cpu: CpuModel) -> tuple[RawEvents, Core] | None:
-    if cpu.vendor != "GenuineIntel" or cpu.family != 6:
-        return None
-    return next(((raw, core) for models, raw, core in _INTEL_6 if cpu.model in models), None)
+@cache
+def _table(name: str) -> Any:
+    return json.loads(files("hmd.sample").joinpath(name).read_text())
 
 
-def find_raw_events(cpu: CpuModel, pmu: str = "cpu") -> RawEvents | None:
-    """Return the raw events of that PMU's cores; None for a CPU that the table lacks."""
-    found = _find_intel(cpu)
-    return _SMALL_CORE if found and pmu in SMALL_CORES else found and found[0]
+def _intel_cores(cpu: CpuModel) -> Mapping[str, str]:
+    """Return the names of the model's cores by the kernel's name of their PMU."""
+    if cpu.vendor != "GenuineIntel":
+        return {}
+    identity = f"{cpu.family}-{cpu.model:X}-{cpu.stepping:X}"
+    models: Mapping[str, Mapping[str, str]] = _table("intel_events.json")["models"]
+    # As Intel's mapfile.csv names them: a model's steppings, or all of them.
+    return next((c for m, c in models.items() if re.fullmatch(f"{m}(-[0-9A-F]+)?", identity)), {})
+
+
+def find_raw_events(cpu: CpuModel, pmu: str = "cpu") -> RawEvents:
+    """Return the events of that PMU's cores; all None for a CPU that the table lacks.
+
+    Where a hybrid part's small cores are switched off, the kernel has one PMU, ``cpu``.
+    """
+    cores = _intel_cores(cpu)
+    core = cores.get(pmu) or (cores.get("cpu_core") if pmu == "cpu" else None)
+    found = _table("intel_events.json")["cores"][core] if core else {}
+    return RawEvents(**{kind: RawEvent(n, int(config, 16)) for kind, (n, config) in found.items()})
 
 
 def find_core(cpu: CpuModel) -> Core | None:
@@ -148,11 +141,13 @@ def find_core(cpu: CpuModel) -> Core | None:
 
     Of parts with two kinds of cores, the big ones'.
     """
-    if found := _find_intel(cpu):
-        return found[1]
-    if cpu.vendor != "AuthenticAMD":
-        return None
-    for family, models, core in _AMD_CORES:
-        if cpu.family == family and any(cpu.model in several for several in models):
-            return core
+    limits = _table("core_limits.json")
+    if cores := _intel_cores(cpu):
+        found = limits["intel"].get(cores.get("cpu") or cores.get("cpu_core"))
+        return Core(*found) if found else None
+    if cpu.vendor == "AuthenticAMD":
+        for line in limits["amd"]:
+            inside = any(first <= cpu.model <= last for first, last in line["models"])
+            if cpu.family == line["family"] and inside:
+                return Core(*line["limits"])
     return None

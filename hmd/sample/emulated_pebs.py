@@ -111,6 +111,9 @@ def open_emulated(
 class EmulatedControl:
     """Writes the control words of the emulated PMU; owns the mapped memory."""
 
+    time_offset_ns = 0
+    running_share = 1.0
+
     def __init__(self, memory: SharedMemory, period: int, *, timestamps: bool, pairs: bool) -> None:
         self._memory = memory
         self._period, self._store_multiplier = period, 1

@@ -5,18 +5,25 @@ Takes sysfs and /proc/cpuinfo; gives ``EventSpec``s, one per kind of access and 
 one line with the reason why there are none. Nothing is opened here. The kernel's event names in
 sysfs (``PmuDevice``) come first, raw encodings (``cpu_models``) where they are missing.
 
-- Intel PEBS: loads by latency (``mem-loads`` with a threshold) or by L3 miss, which the kernel
-  never names; ``mem-stores``. From Sapphire Rapids and Alder Lake on, load latency needs
-  ``mem-loads-aux`` as group leader, else the kernel answers ENODATA (61b985e3e775
-  "perf/x86/intel: Add perf core PMU support for Sapphire Rapids"); sysfs names that event where it
-  is needed. Hybrid parts have a PMU per kind of core.
+- Intel PEBS counts loads that miss the last-level cache, which the kernel never names: of these, a
+  sample stands for as many as its period. Loads by latency (``mem-loads`` with a threshold) are
+  those of a few that the core tags at random while no other is (Intel SDM, volume 3, "Load latency
+  performance monitoring"): the event counts tagged loads, so that a sample stands for the period
+  times an unknown number, which depends on the program. They are the choice of cores without the
+  former (Crestmont and later small cores), and of who wants latencies. From Sapphire Rapids and
+  Alder Lake on, load latency needs ``mem-loads-aux`` as group leader, else the kernel answers
+  ENODATA (61b985e3e775 "perf/x86/intel: Add perf core PMU support for Sapphire Rapids"); sysfs
+  names that event where it is needed. Stores are ``mem-stores``. Hybrid parts have a PMU per kind
+  of core.
 - AMD IBS: one op per period is tagged; the kernel puts its address, latency and kind into
   the sample (from Linux 6.1; older ones leave the address 0). Only L3 misses where the CPU can
   (Zen 4). It cannot leave out kernel mode unless it has ``swfilt``, and refuses the exclude bits.
 - ARM SPE writes packets into an AUX area, which hmd does not decode.
 
-No core event identifies CXL or persistent memory reliably, so the node of an access is that of its
-page.
+Some cores also have an event for loads from CXL or persistent memory of their own socket alone
+(MEM_LOAD_RETIRED.LOCAL_CXL_MEM of Granite Rapids, LOCAL_PMM of Optane servers), none for those of
+other sockets whose samples have addresses. hmd needs what is accessed on fast memory, too, and
+misses are counted on both: the node of an access is that of its page.
 """
 
 from __future__ import annotations
@@ -30,15 +37,18 @@ from typing import Final, Literal
 from hmd.base.errors import MissingError
 from hmd.linux.procfs import PROC, parse_ids, read_int, read_text
 from hmd.sample.access_batch import Kind
-from hmd.sample.cpu_models import SMALL_CORES, CpuModel, RawEvents, find_raw_events, read_cpu_model
+from hmd.sample.cpu_models import CpuModel, RawEvent, RawEvents, find_raw_events, read_cpu_model
 from hmd.sample.periods import STORE_PERIOD_RATIO, scaled_period
 from hmd.sample.sampler import SYSFS, SampleSettings
 
 IBS_PERIOD_RATIO: Final = 16
 """IBS counts ops in units of 16: the kernel refuses other periods (perf_ibs_init)."""
+IBS_OPS_RATIO: Final = 64
+"""How much longer the period is where all ops are tagged, not those alone that miss the L3: a core
+retires some 10⁹ per second, and a record of any takes some 4 µs, whatever it shows."""
 
 _AMD_VENDORS: Final = ("AuthenticAMD", "HygonGenuine")
-_KINDS_OF_CORES: Final = ("cpu_core", *SMALL_CORES)
+_KINDS_OF_CORES: Final = ("cpu_core", "cpu_atom", "cpu_lowpower")
 
 _FORMAT: Final = re.compile(r"(config[123]?):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 _WORDS: Final = ("config", "config1", "config2")
@@ -183,7 +193,8 @@ class EventSpec:
 
     ``precise`` are values of precise_ip to try, best first; empty where the PMU takes none.
     ``leader`` is counted with it as the group leader. ``period_ratio`` multiplies the sampler's
-    period. ``twice``: two counters of a CPU can count it at once. ``source`` is "sysfs" or "table".
+    period. ``twice``: two counters of a CPU can count it at once. ``latency``: its samples measure
+    it (WEIGHT). ``source`` is "sysfs" or "table".
     """
 
     name: str
@@ -192,10 +203,12 @@ class EventSpec:
     words: Words
     precise: tuple[int, ...]
     exclude_kernel: bool
+    exclude_guest: bool
     cpus: tuple[int, ...] | None
     leader: Words | None = None
     period_ratio: int = 1
     twice: bool = False
+    latency: bool = False
     source: Literal["sysfs", "table"] = "sysfs"
 
 
@@ -204,7 +217,7 @@ def choose_events(
 ) -> tuple[EventSpec, ...]:
     """Return the events that sample accesses; raises MissingError if there are none."""
     names = device_names(sysfs)
-    cpu = read_cpu_model(proc)
+    cpu = read_cpu_model(proc, sysfs)
     if cpu.vendor in _AMD_VENDORS:
         return (_ibs(sysfs),)
     cores = [name for name in names if name in _KINDS_OF_CORES]
@@ -233,52 +246,53 @@ def _intel(
                 "virtual machine, ask for a virtual PMU with PEBS, or set sampler to faults"
             )
         raw = find_raw_events(cpu, device.name)
-        if settings.loads == "latency":
-            specs.append(_loads_by_latency(settings, device, raw))
-        else:
-            specs.append(_loads_by_miss(device, raw))
-        if settings.stores:
-            specs.append(_stores(device, raw))
+        specs.append(_loads(settings, device, raw))
+        if settings.stores and (stores := _stores(device, raw)):
+            specs.append(stores)
     return tuple(specs)
 
 
-def _loads_by_latency(
-    settings: SampleSettings, device: PmuDevice, raw: RawEvents | None
-) -> EventSpec:
+def _loads(settings: SampleSettings, device: PmuDevice, raw: RawEvents) -> EventSpec:
+    choice = settings.loads
+    if choice == "auto":
+        choice = "miss" if raw.load_miss else "latency"
+    if choice == "miss":
+        return _from_table(Kind.LOAD, device, raw.load_miss, "set sample.loads to latency")
     name = f"{device.name}/mem-loads,ldlat={settings.ldlat_cycles}/"
     if "mem-loads" in device.events:
         terms = parse_terms(device.events["mem-loads"]) | {"ldlat": settings.ldlat_cycles}
         aux = device.events.get("mem-loads-aux")
         leader = device.encode(parse_terms(aux)) if aux else None
-        return _pebs(name, Kind.LOAD, device, device.encode(terms), leader=leader)
-    raw = _require(device, raw)
-    leader = Words(raw.loads_aux) if raw.loads_aux is not None else None
-    words = Words(raw.load_latency, settings.ldlat_cycles)
-    return _pebs(name, Kind.LOAD, device, words, leader=leader, source="table")
+        words = device.encode(terms)
+        return _pebs(name, Kind.LOAD, device, words, leader=leader, latency=True)
+    otherwise = "set sample.loads to miss" if raw.load_miss else "set sampler to damon"
+    event = _require(Kind.LOAD, device, raw.load_latency, otherwise)
+    leader = Words(raw.leader.config) if raw.leader else None
+    words = Words(event.config, settings.ldlat_cycles)
+    return _pebs(name, Kind.LOAD, device, words, leader=leader, latency=True, source="table")
 
 
-def _loads_by_miss(device: PmuDevice, raw: RawEvents | None) -> EventSpec:
-    words = Words(_require(device, raw).load_miss)
-    return _pebs(
-        f"{device.name}/config={words.config:#x}/", Kind.LOAD, device, words, source="table"
-    )
-
-
-def _stores(device: PmuDevice, raw: RawEvents | None) -> EventSpec:
+def _stores(device: PmuDevice, raw: RawEvents) -> EventSpec | None:
     name = f"{device.name}/mem-stores/"
     if "mem-stores" in device.events:
         words = device.encode(parse_terms(device.events["mem-stores"]))
         return _pebs(name, Kind.STORE, device, words)
-    return _pebs(name, Kind.STORE, device, Words(_require(device, raw).stores), source="table")
+    return _from_table(Kind.STORE, device, raw.stores, "") if raw.stores else None
 
 
-def _require(device: PmuDevice, raw: RawEvents | None) -> RawEvents:
-    if raw is None:
+def _from_table(kind: Kind, device: PmuDevice, event: RawEvent | None, otherwise: str) -> EventSpec:
+    event = _require(kind, device, event, otherwise)
+    name = f"{device.name}/{event.name}/"
+    return _pebs(name, kind, device, Words(event.config), source="table")
+
+
+def _require(kind: Kind, device: PmuDevice, event: RawEvent | None, otherwise: str) -> RawEvent:
+    if event is None:
         raise MissingError(
-            f"the kernel names no memory events for PMU {device.name} and hmd has none for this "
-            "CPU model: set sampler to faults"
+            f"PMU {device.name} has no such event of {kind.name.lower()}s with addresses that the "
+            f"kernel names or hmd knows for this CPU model: {otherwise}"
         )
-    return raw
+    return event
 
 
 def _pebs(
@@ -288,6 +302,7 @@ def _pebs(
     words: Words,
     *,
     leader: Words | None = None,
+    latency: bool = False,
     source: Literal["sysfs", "table"] = "sysfs",
 ) -> EventSpec:
     return EventSpec(
@@ -299,10 +314,13 @@ def _pebs(
         # parts (EINVAL for load latency on Sapphire Rapids) and gain nothing from on any.
         precise=tuple(level for level in (2, 1) if level <= device.max_precise),
         exclude_kernel=True,
+        exclude_guest=True,
         cpus=device.cpus,
         leader=leader,
         period_ratio=STORE_PERIOD_RATIO if kind is Kind.STORE else 1,
-        twice=kind is Kind.LOAD,
+        # Intel's event files: load latency is to be taken alone.
+        twice=kind is Kind.LOAD and not latency,
+        latency=latency,
         source=source,
     )
 
@@ -326,6 +344,8 @@ def _ibs(sysfs: Path) -> EventSpec:
         words=device.encode(terms),
         precise=(),
         exclude_kernel="swfilt" in terms,
+        exclude_guest=False,  # refused (EINVAL); the ring's reader drops samples of guests
         cpus=device.cpus,
-        period_ratio=IBS_PERIOD_RATIO,
+        period_ratio=IBS_PERIOD_RATIO * (1 if "l3missonly" in terms else IBS_OPS_RATIO),
+        latency=True,
     )

@@ -17,7 +17,14 @@ from pathlib import Path
 from hmd.linux.procfs import PROC, parse_ids, read_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
-from hmd.sample.perf_events import EventRing, PerfError, PerfEvent, limit_ring_pages, open_rings
+from hmd.sample.perf_events import (
+    PERF_TYPE_SOFTWARE,
+    EventRing,
+    PerfError,
+    PerfEvent,
+    limit_ring_pages,
+    open_rings,
+)
 from hmd.sample.perf_ring import SampleType
 from hmd.sample.periods import clamp
 from hmd.sample.pmu import PerfControl
@@ -26,7 +33,6 @@ from hmd.sample.sampler import DEFAULTS, SYSFS, SampleSettings
 
 RING_PAGES = 64
 PERIODS = (1, 2, 3, 5, 7, 11, 17, 31, 61, 127, 251, 509, 1021)
-_PERF_TYPE_SOFTWARE = 1
 _PERF_COUNT_SW_PAGE_FAULTS = 2
 # Not PERIOD: with it, the kernel ignores the period of a software event and writes a sample each
 # time (perf_swevent_event() in kernel/events/core.c).
@@ -67,7 +73,7 @@ def open_faults(
 
 def _open(period: int, cpus: Sequence[int], pages: int, exclude_kernel: bool) -> list[EventRing]:
     event = PerfEvent(
-        type=_PERF_TYPE_SOFTWARE,
+        type=PERF_TYPE_SOFTWARE,
         config=_PERF_COUNT_SW_PAGE_FAULTS,
         sample_type=_SAMPLE_TYPE,
         period=period,

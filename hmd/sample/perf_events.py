@@ -32,8 +32,8 @@ TASK_RING_PAGES: Final = 32
 """Data pages of a ring of task events: 128 KiB hold the records of about 800 processes between two
 reads."""
 
-_PERF_TYPE_SOFTWARE: Final = 1
-_PERF_COUNT_SW_DUMMY: Final = 9
+PERF_TYPE_SOFTWARE: Final = 1
+PERF_COUNT_SW_DUMMY: Final = 9
 _PERF_RECORD_COMM, _PERF_RECORD_FORK = 3, 7
 _HEADER: Final = struct.Struct("=IHH")  # type, misc, size
 _TASK: Final = struct.Struct("=IIIIQ")  # pid, parent, thread, parent's thread, time
@@ -57,7 +57,11 @@ def limit_ring_pages(rings: int, max_pages: int) -> int:
 class PerfEvent:
     """What hmd asks of struct perf_event_attr. ``period`` 0 counts without sampling.
 
-    TIME in a ``sample_type`` is CLOCK_MONOTONIC.
+    ``monotonic``: TIME in a ``sample_type`` is CLOCK_MONOTONIC, else perf's own clock
+    (``EventTimes.monotonic_offset_ns`` converts it), of which PEBS writes many records per
+    interrupt (intel_pmu_large_pebs_flags() in arch/x86/events/intel/core.c). ``exclude_guest``: not
+    while a guest of this host runs. PEBS is off then in any case (intel_guest_get_msrs()), and
+    an event that says so lets virtual machines have the PMU to themselves (eff95e170275).
     """
 
     type: int
@@ -69,7 +73,25 @@ class PerfEvent:
     read_format: int = 0
     period: int = 0
     exclude_kernel: bool = True
+    exclude_guest: bool = False
     inherit: bool = False
+    monotonic: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimes:
+    """What the kernel tells of a mapped event: ``enabled_ns``, and for how much of it it counted.
+
+    The rest of that time, other events had its counter. ``ns_per_tsc`` is of the time stamp
+    counter, which runs at the nominal clock; 0 if unknown. ``monotonic_offset_ns`` added to perf's
+    own clock gives CLOCK_MONOTONIC; None where the kernel does not say how its clock runs. Fields
+    of hmd_perf_times.
+    """
+
+    enabled_ns: int
+    running_ns: int
+    ns_per_tsc: float
+    monotonic_offset_ns: int | None
 
 
 class PerfError(UnavailableError):
@@ -94,7 +116,12 @@ def _advice(code: int) -> str:
                 "not permitted: run as root, or give hmd CAP_PERFMON (and CAP_IPC_LOCK for its "
                 "rings) with kernel.perf_event_paranoid at 2 or below"
             )
-        case errno.ENOENT | errno.ENODEV | errno.ENXIO:
+        case errno.ENXIO:  # x86_pmu_extra_regs(): KVM gives its guests no MSR 0x3F6
+            return (
+                "this virtual machine has no register for the threshold of load latency: "
+                "set sample.loads to miss"
+            )
+        case errno.ENOENT | errno.ENODEV:
             return "this CPU, or this virtual machine, has no such event: set sampler to faults"
         case errno.ENODATA:
             return "the load event needs its auxiliary event as group leader, which was refused"
@@ -102,8 +129,8 @@ def _advice(code: int) -> str:
             return "the kernel refused the event's encoding: choose another event or sampler"
         case errno.EBUSY | errno.ENOSPC:
             return (
-                "another program holds the counters: stop it (perf, a profiler, or the NMI "
-                "watchdog: sysctl kernel.nmi_watchdog=0)"
+                "another program holds the counters: stop it (perf, a profiler, or a virtual "
+                "machine that has the PMU to itself)"
             )
         case errno.ENOMEM:
             return "no memory for the ring: free memory, or choose smaller rings"
@@ -247,6 +274,14 @@ class EventRing(Ring):
             if fd >= 0:
                 _checked(int(lib.hmd_perf_disable(fd)), "cannot stop sampling")
 
+    @property
+    def times(self) -> EventTimes:
+        """What the kernel tells of the event; 1 µs. Not after ``close``."""
+        c = ffi.new("struct hmd_perf_times *")
+        lib.hmd_perf_read_times(self._header, c)
+        offset_ns = int(c.monotonic_offset_ns) if c.known_clock else None
+        return EventTimes(int(c.enabled_ns), int(c.running_ns), float(c.ns_per_tsc), offset_ns)
+
     def set_period(self, period: int) -> None:
         """Change the period; takes effect at once. Raises ``PerfError``."""
         _checked(int(lib.hmd_perf_set_period(self._fd, period)), f"cannot set period {period}")
@@ -297,7 +332,7 @@ class TaskEvents:
         """Open and start the events. Raises ``PerfError``."""
         self._rings: list[EventRing] = []
         self._buffer = ffi.new("char[]", TASK_RING_PAGES * PAGE_BYTES)
-        event = PerfEvent(_PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_DUMMY, sample_type=SampleType.TIME)
+        event = PerfEvent(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_DUMMY, sample_type=SampleType.TIME)
         try:
             for cpu in parse_ids(read_text(sysfs / "devices/system/cpu/online")):
                 what = f"cannot open task events on CPU {cpu}"

@@ -58,8 +58,10 @@ class RingCounts:
     """What was read from a ring, in records; ``lost`` in samples. Fields of hmd_ring_counts.
 
     ``skipped`` are records of types that a sampler does not use. ``corrupt`` are records of
-    impossible size, and rings that were discarded up to the writer's head. ``cached`` are samples
-    of stores that hit the first-level cache: they are not among the ``samples``.
+    impossible size, and rings that were discarded up to the writer's head. Not among the
+    ``samples`` are those of stores and loads that hit the first-level cache (``cached_stores``,
+    ``cached_loads``), and those of virtual machines' guests (``guest``), whose addresses are not
+    the host's.
     """
 
     samples: int = 0
@@ -68,7 +70,14 @@ class RingCounts:
     unthrottled: int = 0
     skipped: int = 0
     corrupt: int = 0
-    cached: int = 0
+    cached_stores: int = 0
+    cached_loads: int = 0
+    guest: int = 0
+
+    @property
+    def dropped(self) -> int:
+        """Samples that tell nothing of the host's memory."""
+        return self.cached_stores + self.cached_loads + self.guest
 
 
 _COUNTS: Final = tuple(field.name for field in fields(RingCounts))

@@ -2,8 +2,10 @@
 """Sampling with the CPU's own PMU: PEBS on Intel, IBS on AMD.
 
 There is one event per CPU for all processes (``PerfControl``). Periods are fixed, and samples have
-no timestamps unless requested, because the kernel then empties a PEBS buffer once for many samples;
-TIME costs an interrupt per sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
+no field that is not needed, because the kernel then empties a PEBS buffer once for many samples
+(intel_pmu_large_pebs_flags() in arch/x86/events/intel/core.c). Two fields can cost an interrupt per
+sample: WEIGHT, which only load latency has, on kernels before 6.0 (e60b7cb089f2); and TIME by
+another clock than perf's own, whose times are converted instead.
 
 For pairs, a second counter with another period counts loads, on all CPUs or on none. If counters
 are missing, there are no pairs, and ``detail`` states the reason.
@@ -18,6 +20,7 @@ import errno
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +30,15 @@ from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.cpu_models import read_cpu_model
 from hmd.sample.memory_events import EventSpec, Words, choose_events, event_period
-from hmd.sample.perf_events import EventRing, PerfError, PerfEvent, limit_ring_pages, open_rings
+from hmd.sample.perf_events import (
+    PERF_COUNT_SW_DUMMY,
+    PERF_TYPE_SOFTWARE,
+    EventRing,
+    PerfError,
+    PerfEvent,
+    limit_ring_pages,
+    open_rings,
+)
 from hmd.sample.perf_ring import SampleType
 from hmd.sample.periods import IBS_RECORD, PEBS_RECORD, PRIME_PERIODS, clamp, second_period
 from hmd.sample.ring_sampler import RingSampler
@@ -43,7 +54,6 @@ _SAMPLE_TYPE: Final = (
     | SampleType.ADDR
     | SampleType.CPU
     | SampleType.PERIOD
-    | SampleType.WEIGHT
     | SampleType.DATA_SRC
 )
 
@@ -67,14 +77,17 @@ class PerfControl:
         record_s: float = 0.0,
         *,
         adapts_store_period: bool = False,
+        perf_clock: bool = False,
     ) -> None:
         """``ratios`` are, per ring, what a period is multiplied by.
 
         ``seconds`` are rings of second counters, which have the ``second_period``. A record takes
-        ``record_s`` of its CPU, 0 where that is not known.
+        ``record_s`` of its CPU, 0 where that is not known. ``perf_clock``: times of samples are of
+        perf's own clock.
         """
         self.record_s = record_s
         self.adapts_store_period = adapts_store_period
+        self._perf_clock = perf_clock
         self._rings, self._seconds = tuple(rings), tuple(seconds)
         self._ratios = tuple(ratios) if ratios is not None else (1,) * len(self._rings)
 
@@ -82,6 +95,17 @@ class PerfControl:
     def now_s(self) -> float:
         """CLOCK_MONOTONIC: programs have it, too."""
         return time.monotonic()
+
+    @property
+    def time_offset_ns(self) -> int:
+        """CLOCK_MONOTONIC less the clock of samples, now: one of them follows NTP."""
+        return (self._rings[0].times.monotonic_offset_ns or 0) if self._perf_clock else 0
+
+    @property
+    def running_share(self) -> float:
+        """The least share of its time for which an event had a counter, as last scheduled."""
+        times = [ring.times for ring in (*self._rings, *self._seconds)]
+        return min((t.running_ns / t.enabled_ns for t in times if t.enabled_ns), default=1.0)
 
     def start(self) -> None:
         """Enable all events. Raises ``PerfError``."""
@@ -112,18 +136,20 @@ def open_pmu(
     sysfs: Path = SYSFS,
     ring_pages: int = RING_PAGES,
 ) -> RingSampler:
-    """Return a sampler of loads and stores; its period (1009) is in loads, by IBS in 16 ops.
+    """Return a sampler of loads and stores; its period (1009) is in loads.
+
+    By IBS it is in 16 ops, or in 1024 where IBS does not leave out ops that hit a cache.
 
     If stores cannot be sampled in addition to loads, only loads are; the sampler's ``detail``
     states which. Raises MissingError without a suitable PMU, PerfError if perf refuses the events.
     """
     specs = choose_events(settings, sysfs, proc)
-    sample_type = _SAMPLE_TYPE | SampleType.TIME if settings.timestamps else _SAMPLE_TYPE
     period = clamp(settings.period or START_PERIOD, PRIME_PERIODS)
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
+    clock = _clock(online) if settings.timestamps else None
     loads = sum(spec.kind is Kind.LOAD for spec in specs) if settings.pairs else 0
     ring_pages = limit_ring_pages(len(online) * (len(specs) + loads), ring_pages)
-    opened = _open_all(specs, period, online, ring_pages, sample_type)
+    opened = _open_all(specs, period, online, ring_pages, clock)
     seconds, note = _open_seconds(opened, second_period(period)) if settings.pairs else ((), "")
     rings = [ring for event in opened for ring in event.rings]
     ratios = [event.spec.period_ratio for event in opened for _ in event.rings]
@@ -132,19 +158,42 @@ def open_pmu(
         for event in opened
     ]
     ibs = any(spec.name.startswith("ibs") for spec in specs)
-    record_s = (IBS_RECORD if ibs else PEBS_RECORD).seconds(buffered=not settings.timestamps)
-    adapts_store_period = not settings.timestamps
+    # Kernels before 6.0 need an interrupt per record with WEIGHT, and nothing tells them apart.
+    buffered = clock is not Clock.MONOTONIC and not any(spec.latency for spec in specs)
     return RingSampler(
         "pmu",
         f"{' and '.join(names)} on {len(online)} CPUs{note}",
         [*rings, *seconds],
-        PerfControl(rings, ratios, seconds, record_s, adapts_store_period=adapts_store_period),
+        PerfControl(
+            rings,
+            ratios,
+            seconds,
+            (IBS_RECORD if ibs else PEBS_RECORD).seconds(buffered=buffered),
+            adapts_store_period=clock is None and not ibs,
+            perf_clock=clock is Clock.PERF,
+        ),
         TrackedPids(proc),
         period=period,
         periods=PRIME_PERIODS,
-        ns_per_latency_unit=read_cpu_model(proc).ns_per_cycle,
+        ns_per_latency_unit=rings[0].times.ns_per_tsc or read_cpu_model(proc, sysfs).ns_per_cycle,
         pairs=bool(seconds),
     )
+
+
+class Clock(Enum):
+    """The clock of samples' times."""
+
+    PERF = "perf"
+    MONOTONIC = "monotonic"
+
+
+def _clock(online: Sequence[int]) -> Clock:
+    """Return perf's own clock where the kernel says how to convert its times."""
+    event = PerfEvent(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_DUMMY)
+    ring = open_rings(event, Kind.LOAD, online[:1], 1)[0]
+    known = ring.times.monotonic_offset_ns is not None
+    ring.close()
+    return Clock.PERF if known else Clock.MONOTONIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +209,14 @@ def _open_all(
     period: int,
     online: Sequence[int],
     pages: int,
-    sample_type: SampleType,
+    clock: Clock | None,
 ) -> list[_Opened]:
     """Open the first event, and of the others those that the PMU has."""
     opened: list[_Opened] = []
     try:
         for spec in specs:
             try:
-                rings = _open(spec, period, online, pages, sample_type)
+                rings = _open(spec, period, online, pages, clock)
             except PerfError as error:
                 lacking = (errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP)
                 if not opened or error.errno not in lacking:
@@ -206,12 +255,17 @@ def _close(rings: Iterable[EventRing]) -> None:
 
 
 def _open(
-    spec: EventSpec, period: int, online: Sequence[int], pages: int, sample_type: SampleType
+    spec: EventSpec, period: int, online: Sequence[int], pages: int, clock: Clock | None
 ) -> list[EventRing]:
     """Open the event on its CPUs, with the highest precision that the kernel grants."""
     leader = None if spec.leader is None else _event(spec, spec.leader)
     cpus = online if spec.cpus is None else [cpu for cpu in spec.cpus if cpu in online]
     levels = spec.precise or (0,)
+    sample_type = _SAMPLE_TYPE
+    if spec.latency:
+        sample_type |= SampleType.WEIGHT
+    if clock is not None:
+        sample_type |= SampleType.TIME
     for level in levels:
         try:
             event = _event(
@@ -219,6 +273,7 @@ def _open(
                 spec.words,
                 precise_ip=level,
                 sample_type=sample_type,
+                monotonic=clock is Clock.MONOTONIC,
                 period=event_period(spec.kind, period, spec.period_ratio),
             )
             return open_rings(event, spec.kind, cpus, pages, leader=leader, what=spec.name)
@@ -235,5 +290,6 @@ def _event(spec: EventSpec, words: Words, **options: Any) -> PerfEvent:
         words.config1,
         words.config2,
         exclude_kernel=spec.exclude_kernel,
+        exclude_guest=spec.exclude_guest,
         **options,
     )

@@ -58,6 +58,14 @@ class RingControl(Protocol):
     def now_s(self) -> float:
         """The time now, in seconds, by the clock of programs."""
 
+    @property
+    def time_offset_ns(self) -> int:
+        """What is added to times of samples, so that they are of that clock."""
+
+    @property
+    def running_share(self) -> float:
+        """The least share of its time for which an event had a counter; 1: all of it."""
+
     def start(self) -> None:
         """Start sampling."""
 
@@ -127,6 +135,7 @@ class RingSampler:
         self._columns = RecordColumns(read_rows)
         self._started = False
         self._first_ring = 0
+        self._cached_stores = 0
         self._counts: dict[Ring, RingCounts] = {}
         self._closed = False
 
@@ -184,6 +193,10 @@ class RingSampler:
         self.stats.samples += kept
         self.stats.dropped += count - kept
         self.stats.wakeups += count > 0
+        self.stats.running_share = self._control.running_share
+        if offset_ns := self._control.time_offset_ns:
+            time_ns = columns.time_ns[:kept].view(np.int64)
+            time_ns += offset_ns
         batch: dict[str, Any] = {
             name: getattr(columns, name)[:kept].copy() for name in self._copied_columns
         }
@@ -211,13 +224,13 @@ class RingSampler:
         full = [position for position, ring in filled if ring.drain(columns)]
         if full:
             self._first_ring = (self._first_ring + full[0] + 1) % len(rings)
-        records, dropped = Counter[int](), self.stats.dropped
+        records = Counter[int]()
+        self._cached_stores = 0
         for _, ring in filled:
             records[ring.cpu] += self._add_counts(ring)
         self.stats.records += records.total()
         self.stats.busiest_records += max(records.values(), default=0)
-        hits = self.stats.dropped - dropped
-        multiplier = self._store_multiplier
+        multiplier, hits = self._store_multiplier, self._cached_stores
         if self._control.adapts_store_period and multiplier.update(records.total(), hits):
             self._control.set_period(self._period, multiplier.value)
 
@@ -225,12 +238,13 @@ class RingSampler:
         """Add to the statistics what has come since the ring was last counted; return records."""
         now, before = ring.counts, self._counts.get(ring, _NO_COUNTS)
         self._counts[ring] = now
-        lost, cached = now.lost - before.lost, now.cached - before.cached
+        lost, dropped = now.lost - before.lost, now.dropped - before.dropped
         self.stats.lost += lost
         self.stats.throttled += now.throttled - before.throttled
         self.stats.corrupt += now.corrupt - before.corrupt
-        self.stats.dropped += cached
-        return now.samples - before.samples + lost + cached
+        self.stats.dropped += dropped
+        self._cached_stores += now.cached_stores - before.cached_stores
+        return now.samples - before.samples + lost + dropped
 
     def close(self) -> None:
         """Stop sampling and free all resources."""

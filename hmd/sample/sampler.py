@@ -126,15 +126,15 @@ else:
 class SampleSettings:
     """``sampler`` auto selects the first that works; ``period`` None is the sampler's own default.
 
-    The others are for a PMU. ``loads`` samples those slower than ``ldlat_cycles``, or misses of the
-    last-level cache. Without ``timestamps`` samples have no time and cost less. With ``pairs``, two
-    counters of different period count loads if the PMU has them, so that some samples are of
-    accesses close together.
+    The others are for a PMU. ``loads`` samples misses of the last-level cache, or those slower than
+    ``ldlat_cycles``; with "auto", misses where the core has such an event. Samples have a time with
+    ``timestamps``. With ``pairs``, two counters of different period count loads if the PMU has
+    them, so that some samples are of accesses close together.
     """
 
     sampler: SamplerChoice = "auto"
     period: int | None = None
-    loads: Literal["latency", "miss"] = "latency"
+    loads: Literal["auto", "miss", "latency"] = "auto"
     ldlat_cycles: int = 30
     stores: bool = True
     timestamps: bool = False
@@ -149,12 +149,15 @@ class SamplerStats:
     """Counters of a sampler since it was opened.
 
     ``samples`` are the rows returned by ``read``. ``dropped`` are samples of kernel addresses, of
-    address 0, of no tracked process, or of a store that hit the first-level cache. ``lost`` are
+    address 0, of no tracked process, of guests of virtual machines, or of an access that hit the
+    first-level cache. ``lost`` are
     those that the kernel (or the emulated PMU) could not write to a full ring. ``throttled`` counts
     how often the kernel stopped an event with too many interrupts, ``wakeups`` the reads that
     returned samples, ``corrupt`` invalid records. ``records`` are all that were taken, also of
     programs that are not tracked, and also if they were lost; ``busiest_records`` adds up, read by
     read, those of the CPU with most of them. Both are 0 where samples are no records of a program.
+    ``running_share`` is the least share of its time for which an event had a counter: below 1,
+    others (perf, guests) use the CPU's counters too, and samples are fewer.
     """
 
     samples: int = 0
@@ -165,6 +168,7 @@ class SamplerStats:
     corrupt: int = 0
     records: int = 0
     busiest_records: int = 0
+    running_share: float = 1.0
 
 
 class Sampler(Protocol):

@@ -20,6 +20,8 @@ FAULTS, MINOR_FAULTS, CLOCK, NONSENSE = "event=0x2", "event=0x5", "event=0x0", "
 class SoftwarePmu:
     """A /sys and a /proc of an Intel CPU at 2 GHz whose PMU is the kernel's software events.
 
+    Its model is in no table, so that loads are those that sysfs names.
+
     Everything but the hardware is real: perf_event_open, rings, the table of processes.
     """
 
@@ -27,7 +29,9 @@ class SoftwarePmu:
         self.sysfs, self.proc = root / "sys", root / "proc"
         self.proc.mkdir(parents=True)
         self._write(self.sysfs / "devices/system/cpu/online", ONLINE)
-        cpuinfo = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\ncpu MHz\t\t: 2000.0\n"
+        cpuinfo = (
+            "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 254\ncpu MHz\t\t: 2000.0\n"
+        )
         self._write(self.proc / "cpuinfo", cpuinfo)
         # The table of processes is the real one.
         for entry in Path("/proc").iterdir():

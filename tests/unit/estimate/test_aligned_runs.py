@@ -66,6 +66,7 @@ def test_pairs_without_instruction_counts_found_by_time(trace_of: TraceOf) -> No
     [
         (Kind.LOAD, 100, AccessClass.LOAD),
         (Kind.LOAD, 10, AccessClass.STREAMED_LOAD),
+        (Kind.LOAD, 0, AccessClass.LOAD),  # of an event that counts misses and measures none
         (Kind.STORE, 100, AccessClass.STORE),
         (Kind.STORE, 0, AccessClass.STREAMED_STORE),
     ],

@@ -38,7 +38,6 @@ def test_conflicts_of_optane_server_warned(machine: Callable[[str], Path]) -> No
         "demotion by reclaim",
         "numad",
         "damon_lru_sort",
-        "NMI watchdog",
     }
     assert "promotes from slow tiers" in found["NUMA balancing"].state
     assert "812" in found["numad"].state

@@ -65,6 +65,7 @@ def test_metric_families_queried_by_dashboard_or_alerts() -> None:
     # Metrics that distinguish nodes of a tier, or that only a diagnosis needs.
     assert unqueried == [
         "hmd_start_time_seconds",
+        "hmd_sampler_running_ratio",
         "hmd_node_tier",
         "hmd_node_page_cache_demoting",
         "hmd_target_samples",

@@ -71,7 +71,7 @@ def oracle(
         return result
     fields = [f for f in ORDER if f & sample_type]
     while result.tail != head:
-        record_type, _, length = struct.unpack("<IHH", at(result.tail, 8))
+        record_type, misc, length = struct.unpack("<IHH", at(result.tail, 8))
         if length < 8 or length % 8 or length > (head - result.tail) & U64:
             result.counts.corrupt += 1
             result.tail = head
@@ -80,8 +80,12 @@ def oracle(
         words = struct.unpack(f"<{len(body) // 8}Q", body)
         if record_type == SAMPLE and len(words) == len(fields):
             values = dict(zip(fields, words, strict=True))
-            if is_cached_store(values):
-                result.counts.cached += 1
+            if misc & 7 in (4, 5):  # PERF_RECORD_MISC_GUEST_KERNEL, _USER
+                result.counts.guest += 1
+            elif is_cached(values) and row(values, kind)[KIND] == Kind.STORE:
+                result.counts.cached_stores += 1
+            elif is_cached(values):
+                result.counts.cached_loads += 1
             elif len(result.rows) == capacity:
                 result.over = True
                 result.counts.lost += 1
@@ -106,11 +110,14 @@ def oracle(
     return result
 
 
-def is_cached_store(values: dict[SampleType, int]) -> bool:
-    """Whether the data source is PERF_MEM_OP_STORE and PERF_MEM_LVL_HIT | PERF_MEM_LVL_L1."""
-    source = values.get(SampleType.DATA_SRC, 0)
-    level = source >> 5
-    return bool(source & 4 and level & 2 and level & 8)
+def is_cached(values: dict[SampleType, int]) -> bool:
+    """Whether the data source is PERF_MEM_LVL_HIT | PERF_MEM_LVL_L1."""
+    level = values.get(SampleType.DATA_SRC, 0) >> 5
+    return bool(level & 2 and level & 8)
+
+
+KIND = 8
+"""The kind's place in a row."""
 
 
 def row(values: dict[SampleType, int], kind: Kind) -> Row:
@@ -158,5 +165,5 @@ def rows_of(columns: RecordColumns) -> list[Row]:
     )
 
 
-def record(record_type: int, words: list[int]) -> bytes:
-    return struct.pack(f"<IHH{len(words)}Q", record_type, 2, 8 + 8 * len(words), *words)
+def record(record_type: int, words: list[int], misc: int = 2) -> bytes:
+    return struct.pack(f"<IHH{len(words)}Q", record_type, misc, 8 + 8 * len(words), *words)

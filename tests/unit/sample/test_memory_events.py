@@ -11,6 +11,7 @@ import pytest
 from hmd.base.errors import MissingError
 from hmd.sample.access_batch import Kind
 from hmd.sample.memory_events import EventSpec, Words, choose_events
+from hmd.sample.periods import PRIME_PERIODS
 from hmd.sample.sampler import SampleSettings
 
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
@@ -86,11 +87,14 @@ def test_events_of_pebs_machine_encoded_from_sysfs(
     kind: Kind,
     cpus: tuple[int, ...] | None,
 ) -> None:
-    spec = chosen(machine)[name]
+    spec = chosen(machine, loads="latency")[name]
     assert (spec.type, spec.words, spec.leader) == (pmu_type, words, leader)
     assert (spec.kind, spec.cpus, spec.source) == (kind, cpus, "sysfs")
     assert spec.precise == (2, 1)
     assert spec.exclude_kernel
+    assert spec.exclude_guest, "virtual machines could not have the PMU"
+    assert spec.latency == (kind is Kind.LOAD)
+    assert not spec.twice, "load latency is to be taken alone"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,12 @@ def test_events_of_ibs_machine_encoded_from_sysfs(
     (spec,) = chosen(machine).values()
     assert (spec.type, spec.words, spec.exclude_kernel) == (11, words, exclude_kernel)
     assert spec.precise == ()
-    assert spec.period_ratio % 16 == 0
+    assert spec.period_ratio == (16 if words.config & 1 << 16 else 16 * 64)
+    assert not spec.exclude_guest, "IBS refuses it"
+    # At most the default overhead, 1 % of a CPU, at the longest period and 4 µs per record,
+    # whatever a core retires: 8 ops per cycle at 5 GHz.
+    if not words.config & 1 << 16:
+        assert 40e9 / (PRIME_PERIODS[-1] * spec.period_ratio) * 4e-6 < 0.01
 
 
 @pytest.mark.parametrize(
@@ -119,8 +128,11 @@ def test_events_of_ibs_machine_encoded_from_sysfs(
         ("alder-lake", {"cpu_core": 0x20D1, "cpu_atom": 0x80D1}),
     ],
 )
-def test_events_of_l3_miss_loads_encoded_from_table(machine: str, words: dict[str, int]) -> None:
-    specs = chosen(machine, loads="miss", stores=False).values()
+def test_events_of_l3_miss_loads_are_the_default(machine: str, words: dict[str, int]) -> None:
+    """A sample of load latency stands for an unknown number of loads."""
+    specs = chosen(machine, stores=False).values()
+    assert list(specs) == list(chosen(machine, loads="miss", stores=False).values())
+    assert all(spec.twice and not spec.latency for spec in specs)
     assert {spec.name.split("/")[0]: spec.words.config for spec in specs} == words
     assert all(spec.source == "table" and spec.leader is None for spec in specs)
 
@@ -139,14 +151,16 @@ def test_events_without_sysfs_names_table_agrees(
     root = tmp_path / "machine"
     shutil.copytree(MACHINES / machine, root)
     shutil.rmtree(root / "sys/bus/event_source/devices/cpu/events")
-    from_table = chosen(root)
+    from_table = chosen(root, loads="latency")
     loads = from_table["cpu/mem-loads,ldlat=30/"]
     assert loads.words == Words(load, 30)
     assert loads.leader == (None if aux is None else Words(aux))
-    assert from_table["cpu/mem-stores/"].words == Words(store)
-    for name, spec in chosen(machine).items():
-        assert (spec.words, spec.leader) == (from_table[name].words, from_table[name].leader)
-        assert from_table[name].source == "table"
+    (stores,) = (spec for spec in from_table.values() if spec.kind is Kind.STORE)
+    assert stores.words == Words(store)
+    named = chosen(machine, loads="latency").values()
+    for spec, raw in zip(named, from_table.values(), strict=True):
+        assert (spec.words, spec.leader) == (raw.words, raw.leader)
+        assert raw.source == "table"
 
 
 def test_events_of_unknown_model_without_names_refused(tmp_path: Path) -> None:
@@ -155,18 +169,42 @@ def test_events_of_unknown_model_without_names_refused(tmp_path: Path) -> None:
     shutil.rmtree(root / "sys/bus/event_source/devices/cpu/events")
     cpuinfo = root / "proc/cpuinfo"
     cpuinfo.write_text(cpuinfo.read_text().replace("model\t\t: 85", "model\t\t: 254"))
-    with pytest.raises(MissingError, match="has none for this CPU model: set sampler to faults"):
+    with pytest.raises(MissingError, match="knows for this CPU model: set sampler to damon"):
         chosen(root)
 
 
+def with_model(tmp_path: Path, model: int) -> Path:
+    root = tmp_path / f"model-{model:x}"
+    shutil.copytree(MACHINES / "cascade-lake", root)
+    cpuinfo = root / "proc/cpuinfo"
+    cpuinfo.write_text(cpuinfo.read_text().replace("model\t\t: 85", f"model\t\t: {model}"))
+    return root
+
+
+def test_events_of_core_without_miss_event_are_by_latency(tmp_path: Path) -> None:
+    sierra_forest, unknown = with_model(tmp_path, 0xAF), with_model(tmp_path, 0xFE)
+    for root in (sierra_forest, unknown):
+        assert "cpu/mem-loads,ldlat=30/" in chosen(root)
+        with pytest.raises(MissingError, match=r"set sample\.loads to latency"):
+            chosen(root, loads="miss")
+
+
+def test_events_of_core_without_stores_are_loads_alone(tmp_path: Path) -> None:
+    root = with_model(tmp_path, 0x57)  # Knights Landing
+    shutil.rmtree(root / "sys/bus/event_source/devices/cpu/events")
+    assert list(chosen(root)) == ["cpu/mem_uops_retired.l2_miss_loads/"]
+    with pytest.raises(MissingError, match=r"set sample\.loads to miss"):
+        chosen(root, loads="latency")
+
+
 def test_events_follow_chosen_threshold_and_stores() -> None:
-    (spec,) = chosen("sapphire-rapids", ldlat_cycles=128, stores=False).values()
+    (spec,) = chosen("sapphire-rapids", loads="latency", ldlat_cycles=128, stores=False).values()
     assert spec.words.config1 == 128
 
 
 def test_events_of_stores_have_longer_period_than_loads() -> None:
     specs = chosen("cascade-lake")
-    loads, stores = specs["cpu/mem-loads,ldlat=30/"], specs["cpu/mem-stores/"]
+    loads, stores = specs["cpu/mem_load_retired.l3_miss/"], specs["cpu/mem-stores/"]
     assert stores.period_ratio > loads.period_ratio == 1
 
 

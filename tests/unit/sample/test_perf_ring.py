@@ -46,7 +46,8 @@ def records(draw: st.DrawFn, sample_type: SampleType) -> bytes:
     words = {SAMPLE: fields, LOST: 2, LOST_SAMPLES: 1, THROTTLE: 3, UNTHROTTLE: 3}.get(kind)
     if words is None:
         words = draw(st.integers(0, 6))
-    return record(kind, [draw(u64()) for _ in range(words)])
+    misc = draw(st.integers(0, 5)) | draw(st.sampled_from((0, 1 << 14)))  # mode of the CPU; a flag
+    return record(kind, [draw(u64()) for _ in range(words)], misc)
 
 
 @st.composite

@@ -23,6 +23,7 @@ from hmd.sample.ring_sampler import RingSampler
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/machines/xeon6-cxl/proc"
 TYPE = SampleType.TID | SampleType.ADDR | SampleType.CPU | SampleType.WEIGHT | SampleType.DATA_SRC
+LOAD_HIT = 2 | (2 | 8) << 5
 STORE_HIT = 4 | (2 | 8) << 5
 """PERF_MEM_OP_STORE, PERF_MEM_LVL_HIT | PERF_MEM_LVL_L1 (perf_event_open(2))."""
 
@@ -35,9 +36,11 @@ class Memory:
         self.bytes: npt.NDArray[np.uint8] = np.zeros(4096 + 4096, np.uint8)
         self.ring = Ring.over(self.bytes, TYPE, kind, cpu)
 
-    def sample(self, pid: int, address: int, weight: int = 0, source: int = 0) -> None:
+    def sample(
+        self, pid: int, address: int, weight: int = 0, source: int = 0, misc: int = 0
+    ) -> None:
         fields = (pid, pid, address, self.cpu, 0, weight, source)
-        record = struct.pack("<IHHIIQIIQQ", 9, 0, 48, *fields)
+        record = struct.pack("<IHHIIQIIQQ", 9, misc, 48, *fields)
         (head,) = words = self.bytes[1024:1032].view(np.uint64)
         for i, byte in enumerate(record):
             self.bytes[4096 + (int(head) + i) % 4096] = byte
@@ -50,6 +53,8 @@ class Switch:
 
     record_s: float = 0.0
     now_s: float = 17.0
+    time_offset_ns: int = 0
+    running_share: float = 1.0
     adapts_store_period: bool = True
     calls: list[str] = field(default_factory=list)
 
@@ -157,6 +162,21 @@ def test_ring_sampler_stores_that_hit_caches_are_sampled_more_rarely() -> None:
     assert switch.calls[-1] == "period 7"
 
 
+def test_ring_sampler_drops_loads_that_hit_and_samples_of_guests() -> None:
+    """IBS tags any op, and those of a guest of this host, whose addresses are the guest's."""
+    memory = Memory(0)
+    sampler, switch = sampler_over([memory])
+    me = us()
+    sampler.track([me])
+    for _ in range(70):
+        memory.sample(me.pid, 0x1000, source=LOAD_HIT)
+    for misc in (2, 4, 5, 1):  # PERF_RECORD_MISC_USER, GUEST_KERNEL, GUEST_USER, KERNEL
+        memory.sample(me.pid, 0x1000 * misc, misc=misc)
+    assert sampler.read().address.tolist() == [0x2000, 0x1000]
+    assert (sampler.stats.dropped, sampler.stats.records) == (72, 74)
+    assert switch.calls == ["start"], "the period of stores follows stores alone"
+
+
 def test_ring_sampler_of_all_stores_keeps_their_period() -> None:
     memory = Memory(0)
     sampler, switch = sampler_over([memory], adapts_store_period=False)
@@ -224,6 +244,14 @@ def test_ring_sampler_records_of_a_cpu_include_others_lost_ones_and_all_its_ring
     assert (sampler.stats.samples, sampler.stats.lost) == (4, 6)
     assert (sampler.stats.records, sampler.stats.busiest_records) == (11, 7 + 1)
     assert sampler.record_time == RecordTime(8 * 3e-7, 17.0)
+
+
+def test_ring_sampler_tells_how_long_events_had_no_counter() -> None:
+    sampler, switch = sampler_over([Memory(0)])
+    assert sampler.stats.running_share == 1.0
+    switch.running_share = 0.4
+    sampler.read()
+    assert sampler.stats.running_share == 0.4
 
 
 def test_ring_sampler_source_is_on_while_tracking() -> None:

@@ -97,7 +97,7 @@ def test_ring_writer_store_hit_is_counted_not_read(parts: Any) -> None:
     pair.write(128, event=parts.lib.PEBS_LOAD, source=parts.lib.PEBS_L1_HIT)
     assert pair.read() == [64, 128]
     assert pair.columns.kind[:2].tolist() == [Kind.STORE, Kind.LOAD]
-    assert (pair.reader.counts.samples, pair.reader.counts.cached) == (2, 2)
+    assert (pair.reader.counts.samples, pair.reader.counts.cached_stores) == (2, 2)
 
 
 def test_ring_writer_with_full_ring_counts_lost_samples(parts: Any) -> None:
