@@ -18,7 +18,7 @@ sysfs (``PmuDevice``) come first, raw encodings (``cpu_models``) where they are 
 - AMD IBS: one op per period is tagged; the kernel puts its address, latency and kind into
   the sample (from Linux 6.1; older ones leave the address 0). Only L3 misses where the CPU can
   (Zen 4). It cannot leave out kernel mode unless it has ``swfilt``, and refuses the exclude bits.
-- ARM SPE writes packets into an AUX area, which hmd does not decode.
+- ARM SPE is no such event: ``hmd.sample.spe``.
 
 Some cores also have an event for loads from CXL or persistent memory of their own socket alone
 (MEM_LOAD_RETIRED.LOCAL_CXL_MEM of Granite Rapids, LOCAL_PMM of Optane servers), none for those of
@@ -224,9 +224,7 @@ def choose_events(
     if cores or (cpu.vendor == "GenuineIntel" and "cpu" in names):
         return _intel(settings, cores or ["cpu"], cpu, sysfs)
     if any(name.startswith("arm_spe") for name in names):
-        raise MissingError(
-            "ARM SPE is present, but hmd does not decode its packets: set sampler to faults"
-        )
+        raise MissingError("this CPU samples by ARM SPE: set sampler to spe, or to auto")
     raise MissingError(
         "no PMU that samples memory accesses (PEBS, IBS): in a virtual machine, ask for a "
         "virtual PMU with PEBS, or set sampler to faults"

@@ -115,6 +115,11 @@ class RecordColumns:
                 setattr(self._c, name, ffi.cast(field.type, column.ctypes.data))
 
     @property
+    def c(self) -> Any:
+        """The columns as struct hmd_ring_columns, for functions of hmd/native."""
+        return self._c
+
+    @property
     def count(self) -> int:
         """Rows filled."""
         return int(self._c.count)
@@ -209,6 +214,11 @@ class Ring:
         ring = Ring(start, start + HEADER_BYTES, size, sample_type, kind, cpu)
         ring._memory = memory
         return ring
+
+    @property
+    def source(self) -> Any:
+        """The ring as struct hmd_ring_source, for functions of hmd/native."""
+        return self._source
 
     def detach(self) -> None:
         """Treat the ring as empty from now on: its memory is about to be unmapped."""

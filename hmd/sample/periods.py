@@ -99,6 +99,12 @@ one interrupt per record against a full buffer: some 12,000 cycles per interrupt
 IBS_RECORD: Final = RecordCost(record_ns=0, interrupt_ns=4000, buffer_records=1)
 """AMD's IBS has no buffer: each record is an interrupt, assumed to cost what one of PEBS does."""
 
+SPE_RECORD: Final = RecordCost(record_ns=10, interrupt_ns=4000, buffer_records=2048)
+"""ARM's SPE writes records of 64 bytes into memory; an interrupt comes with half of 256 KiB.
+
+Both are assumed: the interrupt to cost what one of PEBS does, the record a write of a line.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordTime:

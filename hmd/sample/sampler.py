@@ -67,6 +67,11 @@ SAMPLERS: Final[Mapping[str, SamplerEntry]] = {
         "PEBS, IBS",
         Capabilities(counts_accesses=True, perf_events=True),
     ),
+    "spe": SamplerEntry(
+        "hmd.sample.spe:open_spe",
+        "ARM SPE",
+        Capabilities(counts_accesses=True, perf_events=True),
+    ),
     "emulated": SamplerEntry(
         "hmd.sample.emulated_pebs:open_emulated",
         "the emulated machine's PMU",

@@ -211,7 +211,7 @@ def test_events_of_stores_have_longer_period_than_loads() -> None:
 @pytest.mark.parametrize(
     ("machine", "line"),
     [
-        ("neoverse-n1", "ARM SPE is present, but hmd does not decode its packets"),
+        ("neoverse-n1", "this CPU samples by ARM SPE: set sampler to spe"),
         ("vm-without-pmu", "no PMU that samples memory accesses"),
         ("vm-without-pebs", "PMU cpu has no PEBS here"),
     ],
@@ -220,7 +220,7 @@ def test_events_of_unsupported_machine_refused_in_one_line(machine: str, line: s
     with pytest.raises(MissingError, match=line) as raised:
         chosen(machine)
     assert "\n" not in str(raised.value)
-    assert "set sampler to faults" in str(raised.value)
+    assert "set sampler to " in str(raised.value)
 
 
 def test_events_of_amd_without_ibs_refused(tmp_path: Path) -> None:
