@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -74,6 +75,14 @@ def has_no_perfmon_data() -> bool:
     return not Path(folder or Path(__file__).parents[2] / "shared/data/perfmon").is_dir()
 
 
+def has_no_recordings_of_perf() -> bool:
+    return not (Path(__file__).resolve().parents[2] / "shared/data/perf").is_dir()
+
+
+def has_no_usable_perf() -> bool:
+    return shutil.which("perf") is None or is_ordinary_user()
+
+
 def has_no_pytorch() -> bool:
     return find_spec("torch") is None
 
@@ -127,9 +136,13 @@ EXPECTED = (
     ),
     ExpectedSkip("tests/system/migrate/test_pageout.py::*", "this host has swap*", has_swap),
     ExpectedSkip("tests/system/packaging/test_wheel.py::*", "*no checkout", is_no_checkout),
+    ExpectedSkip("tests/system/trace/test_import_from_perf.py::*", "*perf*", has_no_usable_perf),
     ExpectedSkip("tests/unit/tensors/*", "no G10 data", has_no_g10_data),
     ExpectedSkip(
         "tests/unit/sample/test_intel_events.py::*", "no perfmon data", has_no_perfmon_data
+    ),
+    ExpectedSkip(
+        "tests/unit/trace/test_perf_data.py::*", "no recordings of perf", has_no_recordings_of_perf
     ),
     # The extra torch is not in the locked versions: a gigabyte, and packages of CUDA elsewhere.
     *(

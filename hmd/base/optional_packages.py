@@ -17,7 +17,7 @@ from hmd.base.errors import MissingError
 
 DISTRIBUTION = "hmd-tiering"
 
-Extra = Literal["fleet", "ilp", "parquet", "plot", "torch", "train", "tune"]
+Extra = Literal["fleet", "ilp", "parquet", "plot", "torch", "train", "tune", "zstd"]
 
 
 def missing_extra(use: str, package: str, extra: Extra, instead: str = "") -> MissingError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Predict how long a program takes with some of its pages in fast memory and the rest in slow memory,
 from two recorded runs: one with all pages slow, one with all pages fast. Without a layout: where
-the slow run spends its time, and what each region would save in fast memory.
+the slow run spends its time, and what each region would save in fast memory. From one run: the
+share of its accesses that fast memory would serve, without runtimes.
 
 Only sampled pages count; pages without samples cost no time in either memory. Addresses are those
 of the slow run.
@@ -58,6 +59,7 @@ examples:
   hmd estimate slow.hmdt fast.hmdt --range 7f0000000000-7f0040000000 --by region
   hmd estimate slow.hmdt fast.hmdt --layout hot.txt --json
   hmd estimate slow.hmdt fast.hmdt --schedule moves.csv --move-ns 3000
+  hmd estimate run.hmdt                                what one run says
 
 A schedule has one line per move: 1500,7f0000001000,fast moves the page at that address to fast
 memory 1500 ms after the start. It starts from the given layout, or from all-slow.
@@ -73,14 +75,22 @@ NEAR = 0.05
 MIN_SHARE = 0.001
 """Regions below this share of the accesses, and of the time, are summed up in one line."""
 
+ONE_RUN_STEPS = 10
+NEEDS = (
+    "record the same work with its memory on the other tier ('hmd record --tier', or 'numactl "
+    "--membind=NODE setarch -R perf mem record'), then 'hmd estimate SLOW FAST'"
+)
+
 _REGIONS = "'hmd estimate SLOW FAST --by region' lists regions with their addresses"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd estimate``."""
-    parser.usage = "hmd estimate [options] SLOW FAST"
+    parser.usage = "hmd estimate [options] SLOW [FAST]"
     parser.add_argument("slow", type=Path, metavar="SLOW", help="trace with all pages slow")
-    parser.add_argument("fast", type=Path, metavar="FAST", help="trace with all pages fast")
+    parser.add_argument(
+        "fast", type=Path, nargs="?", metavar="FAST", help="trace with all pages fast"
+    )
     _add_layouts(parser)
     _add_answers(parser)
     _add_model(parser)
@@ -193,6 +203,8 @@ def _model(text: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and print."""
+    if args.fast is None:
+        return _run_of_one(args)
     document = answer_document(args)
     if args.json:
         print_json(document)
@@ -201,6 +213,90 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(args, document)
     return Exit.OK
+
+
+def _run_of_one(args: argparse.Namespace) -> int:
+    """Print what one run says."""
+    document = _one_run_document(args)
+    if args.json:
+        print_json(document)
+        return Exit.OK
+    columns = ["fast memory", "of sampled", "accesses there"]
+    rows = [
+        [
+            f"{format_bytes(step['fast_bytes'])}",
+            format_share(step["fast_bytes"] / PAGE_BYTES / max(document["pages"], 1)),
+            format_share(step["access_share"]),
+        ]
+        for step in document["steps"]
+    ]
+    print_table(columns, rows, title=document["layout"], right=columns)
+    columns = ["region", "process", "memory", "accesses"]
+    listed = [each for each in document["regions"] if each["access_share"] >= MIN_SHARE]
+    rows = [
+        [
+            each["name"],
+            f"{each['process']} ({each['pid']})",
+            format_bytes(each["pages"] * PAGE_BYTES),
+            format_share(each["access_share"]),
+        ]
+        for each in listed
+    ]
+    print_table(columns, rows, title="\nby region", right=columns[-2:])
+    if document["waiting_s"]:
+        print(
+            f"Loads waited for {format_seconds(document['waiting_s'])} in sum, had none "
+            f"overlapped; the run took {format_seconds(document['runtime_s'])}."
+        )
+    print(document["needs"])
+    return Exit.OK
+
+
+def _one_run_document(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what ``--json`` prints of one run."""
+    from hmd.estimate import find_regions, index_pages
+    from hmd.estimate.one_run import access_curve, access_share, region_shares, waiting_ns
+    from hmd.trace.reader import TraceFile
+    from hmd.trace.sampling_error import sampling_error
+
+    of_two = ("schedule", "picture", "move_ns", "cut_by", "windows", "window")
+    given = [name for name in of_two if getattr(args, name) is not None]
+    if given or args.model == "published" or args.by == "phase":
+        option = given[0].replace("_", "-") if given else "model" if args.by is None else "by phase"
+        raise UsageError(f"estimate: --{option} is about runtimes, which take two traces: {NEEDS}")
+    recording = TraceFile(args.slow)
+    trace, pages = recording.thinned, index_pages(recording)
+    if not len(pages):
+        raise UsageError(f"{args.slow} has no samples: record with a shorter --period")
+    if asked := asked_layout(args, pages):
+        layout_name, chosen = asked
+        steps = [(int(chosen.sum()), access_share(pages, chosen))]
+    else:
+        layout_name, curve = "hottest first", access_curve(pages, args.steps or ONE_RUN_STEPS)
+        steps = list(zip(curve.pages.tolist(), curve.access_share.tolist(), strict=True))
+    error = sampling_error(trace)
+    print(f"hmd: note: {error.describe()}", file=sys.stderr)
+    return {
+        "layout": layout_name,
+        "pages": len(pages),
+        "runtime_s": trace.runtime_ns / 1e9,
+        "waiting_s": waiting_ns(recording) / 1e9,
+        "sampling": asdict(error),
+        "steps": [
+            {"fast_bytes": count * PAGE_BYTES, "access_share": share} for count, share in steps
+        ],
+        "regions": [
+            {
+                "name": name,
+                "process": trace.processes[process].name,
+                "pid": trace.processes[process].pid,
+                "pages": count,
+                "access_share": share,
+            }
+            for name, process, count, share in region_shares(pages, find_regions(trace, pages))
+        ],
+        "needs": f"A runtime takes a second trace: {NEEDS}.",
+    }
 
 
 def answer_document(args: argparse.Namespace) -> dict[str, Any]:
@@ -328,6 +424,7 @@ def read_subject(args: argparse.Namespace) -> Subject:
     from hmd.estimate import CutBy, check, published, side_by_side, window_count
     from hmd.estimate.runs import WINDOWS
     from hmd.trace.reader import TraceFile
+    from hmd.trace.sampling_error import is_imported, sampling_error
 
     slow, fast = TraceFile(args.slow), TraceFile(args.fast)
     notes = check(slow.thinned, fast.thinned, (str(args.slow), str(args.fast)))
@@ -345,6 +442,8 @@ def read_subject(args: argparse.Namespace) -> Subject:
         model = _build_model(args, runs, notes)
         accesses = np.bincount(model.page, model.accesses, len(runs.pages)).astype(np.float64)
         found = Subject(slow.thinned, fast.thinned, runs, accesses, model.estimate, model, notes)
+    if is_imported(slow.thinned):
+        notes.append(sampling_error(slow.thinned).describe())
     for note in notes:
         print(f"hmd: note: {note}", file=sys.stderr)
     return found

@@ -46,6 +46,9 @@ The daemon's own tick runs in modelled time. The clock is the timing model of th
 in which samples take time of the program, migrations take bandwidth, and the program waits for
 pages under migration. The same TRACE,
 settings and --seed give the same result.
+
+TRACE may also be a trace of samples ('hmd record', 'hmd trace import'): the program is then made of
+them, with the error that a note names.
 """
 
 EXAMPLES = """\
@@ -58,6 +61,7 @@ examples:
   hmd simulate dict.misses --fast-max 50%                 as a target with a limit
   hmd simulate dict.misses --pageout 100                  page out idle pages
   hmd simulate dict.misses --fast 25% --json --picture dict.png
+  hmd simulate run.hmdt                                   what samples of a run say
 """
 
 
@@ -66,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]"
     )
-    parser.add_argument("trace", nargs="?", type=Path, metavar="TRACE", help="recorded misses")
+    parser.add_argument(
+        "trace", nargs="?", type=Path, metavar="TRACE", help="recorded misses, or a trace"
+    )
     parser.add_argument(
         "--record",
         type=Path,
@@ -126,11 +132,14 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"one TRACE at a time: {args.command[0]!r} is too many")
     from hmd.cli.plots import check_picture
     from hmd.emulate.preset import load
-    from hmd.emulate.recordings.misses import MissStream
+    from hmd.simulate.sampled_program import read_program
     from hmd.simulate.simulation import baselines, simulate
 
     check_picture(args.picture, "or use --json")
-    stream, preset = MissStream.read(args.trace), load(args.preset)
+    preset = load(args.preset)
+    stream, sampled = read_program(args.trace, preset)
+    if sampled:
+        print(f"hmd: note: {sampled}", file=sys.stderr)
     fast = fast_pages(args.fast, stream.user_pages)
     policies = _policies(args)
     settings = simulation_settings(args)
@@ -151,6 +160,7 @@ def run(args: argparse.Namespace) -> int:
         "bytes": stream.user_pages * PAGE_BYTES,
         "fast_bytes": fast * PAGE_BYTES,
         "seed": args.seed,
+        "note": sampled,
         "baselines_s": dict(fixed),
         "policies": {
             name: {

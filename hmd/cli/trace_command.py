@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import Exit
 from hmd.base.units import MIB, PAGE_BYTES
-from hmd.cli.arguments import add_flag
-from hmd.cli.output import console, print_json, table
+from hmd.cli.arguments import add_flag, number
+from hmd.cli.output import console, format_share, print_json, table
 
 if TYPE_CHECKING:
+    from hmd.trace.perf_recording import PerfRecording
     from hmd.trace.trace import Trace
 
 DESCRIPTION = """\
-Summarise, draw, export and import traces of 'hmd record'. docs/reference/trace-format.md describes
-the file format.
+Summarise, draw, export and import traces of 'hmd record' and recordings of perf.
+docs/reference/trace-format.md describes the file format.
 """
 
 EXAMPLES = """\
@@ -26,6 +27,10 @@ examples:
   hmd trace info run.hmdt                      program, machine, samples, losses, memory by node
   hmd trace heatmap run.hmdt -o run.png        time on x, addresses on y, samples as colour
   hmd trace export run.hmdt -o run.npz         samples as arrays (numpy); .parquet for the rest
+  hmd trace import perf.data -o run.hmdt       a recording of 'perf mem record'
+  hmd trace import script.txt -o run.hmdt      what this printed of one:
+    perf script --header --ns --show-mmap-events \\
+      -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight
   hmd trace import knl.npz -o knl.hmdt         a trace as published with the ISC 2022 paper
 
 An incomplete file (its recorder was killed) or a damaged one is an error; --salvage reads what
@@ -48,10 +53,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_file(export)
     _add_output(export, "a .npz, or a .parquet (needs the extra parquet)")
     export.set_defaults(func=_export)
-    taken = commands.add_parser("import", help="import a published KNL trace (.npz)")
-    taken.add_argument("file", type=Path, metavar="FILE", help="arrays time_tsc and vaddr")
-    _add_output(taken, "the trace to write")
-    taken.set_defaults(func=_import)
+    _add_import(commands.add_parser("import", help="import a recording of perf, or a KNL trace"))
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="perf.data, what perf script printed, or a .npz with arrays time_tsc and vaddr",
+    )
+    _add_output(parser, "the trace to write")
+    parser.add_argument(
+        "--fields",
+        metavar="LIST",
+        help="fields of the text, as given to perf script -F (those of the example)",
+    )
+    parser.add_argument(
+        "--ghz",
+        type=number(0.1, 20),
+        metavar="N",
+        help="clock of the cycles in which latencies are (that of the recording)",
+    )
+    add_flag(parser, "--cached", "keep samples that a cache answered: they tell nothing of tiers")
+    parser.set_defaults(func=_import)
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +103,7 @@ def _read(args: argparse.Namespace) -> Trace:
 
 
 def _info(args: argparse.Namespace) -> int:
+    from hmd.trace.sampling_error import SamplingError
     from hmd.trace.summary import summarise
 
     summary = summarise(_read(args))
@@ -99,6 +125,8 @@ def _info(args: argparse.Namespace) -> int:
         ),
         ("lost", f"{summary['lost']:,} samples, {summary['throttled']:,} times throttled"),
     ]
+    if isinstance(summary["levels"], dict):
+        rows.append(("answered by", _levels(summary["levels"])))
     if summary["mean_latency_ns"]:
         rows.append(("latency", f"{summary['mean_latency_ns']:.0f} ns in the mean"))
     counted = summary["instructions"]
@@ -109,8 +137,21 @@ def _info(args: argparse.Namespace) -> int:
         (f"node {node}", f"{count * PAGE_BYTES / MIB:,.1f} MiB at the end")
         for node, count in summary["resident_pages"].items()
     ]
+    if summary["source"]:
+        rows[1] = ("imported", f"{summary['source']}, {summary['machine'] or 'of an unknown CPU'}")
+        rows[2] = ("placed", "unknown: an import does not say where pages lay")
+        rows.append(("error", SamplingError(**summary["sampling"]).describe()))
     screen.print(table(["", str(args.file)], rows))
     return Exit.OK
+
+
+def _levels(levels: dict[str, Any]) -> str:
+    """Return the shares of what answered a recording's samples of user memory."""
+    counts = {
+        str(name): count for name, count in levels.items() if type(count) is int and count > 0
+    }
+    whole = max(1, sum(counts.values()))
+    return ", ".join(f"{name} {format_share(count / whole)}" for name, count in counts.items())
 
 
 def _runtime(summary: dict[str, Any]) -> str:
@@ -145,10 +186,14 @@ def _speed(tier: dict[str, Any]) -> str:
 
 def _heatmap(args: argparse.Namespace) -> int:
     from hmd.cli.plots import check_picture, draw_trace
+    from hmd.trace.sampling_error import is_imported, sampling_error
 
     check_picture(args.output)
-    draw_trace(_read(args), args.output)
+    trace = _read(args)
+    draw_trace(trace, args.output)
     print(f"wrote {args.output}")
+    if is_imported(trace):
+        print(sampling_error(trace).describe())
     return Exit.OK
 
 
@@ -161,10 +206,31 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
-    from hmd.trace.convert import read_knl
+    from hmd.trace.convert import open_recording, read_knl
     from hmd.trace.writer import write_trace
 
+    recording = open_recording(args.file, args.fields)
+    if recording is not None:
+        return _import_recording(args, recording)
     trace = read_knl(args.file)
     write_trace(args.output, trace)
     print(f"wrote {args.output}: {len(trace.samples):,} samples, {trace.runtime_ns / 1e9:.2f} s")
+    return Exit.OK
+
+
+def _import_recording(args: argparse.Namespace, recording: PerfRecording) -> int:
+    from hmd.trace.perf_recording import import_recording
+    from hmd.trace.reader import TraceFile
+    from hmd.trace.sampling_error import sampling_error
+
+    found = import_recording(recording, args.file, args.output, cached=args.cached, ghz=args.ghz)
+    left_out = {"answered by caches": found.cached, "of no user memory": found.no_user_address}
+    shown = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
+    print(
+        f"wrote {args.output}: {found.kept:,} samples ({found.stores:,} stores), "
+        f"{found.runtime_ns / 1e9:.2f} s{shown and f'; left out: {shown}'}"
+    )
+    print(sampling_error(TraceFile(args.output).thinned).describe())
+    for note in found.notes:
+        print(f"hmd: note: {note}", file=sys.stderr)
     return Exit.OK

@@ -22,6 +22,20 @@
 #define HMD_KIND_STORE 1
 
 /*
+ * What answered an access, by its data source (hmd.sample.perf_ring.Level). L3 includes caches of
+ * other sockets, a fill buffer is a line that was on its way.
+ */
+#define HMD_LEVEL_UNKNOWN 0
+#define HMD_LEVEL_L1 1
+#define HMD_LEVEL_L2 2
+#define HMD_LEVEL_L3 3
+#define HMD_LEVEL_FILL_BUFFER 4
+#define HMD_LEVEL_MEMORY 5
+#define HMD_LEVEL_REMOTE_MEMORY 6
+#define HMD_LEVEL_CXL_MEMORY 7
+#define HMD_LEVEL_PERSISTENT_MEMORY 8
+
+/*
  * Columns of the caller, `capacity` rows each; rows are appended at `count`. Names as in
  * hmd.sample.access_batch.COLUMNS; `latency` is the weight of perf, in units of the writer.
  */
@@ -29,7 +43,7 @@ struct hmd_ring_columns {
 	uint64_t *address, *physical, *time_ns, *instructions;
 	uint32_t *pid, *thread, *latency, *period;
 	uint16_t *cpu;
-	uint8_t *kind;
+	uint8_t *kind, *level; /* level: NULL where nobody asks */
 	size_t capacity, count;
 };
 
@@ -66,6 +80,38 @@ int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_columns
  * the bytes copied; a ring with an invalid record is discarded.
  */
 size_t hmd_ring_bytes(const struct hmd_ring_source *source, void *out, size_t capacity);
+
+/* What sizes the fields of a sample (struct perf_event_attr); registers in words. */
+struct hmd_sample_format {
+	uint64_t sample_type, read_format, branch_sample_type;
+	uint32_t user_registers, interrupt_registers;
+};
+
+/* Records of this type and above are perf's own, not the kernel's (PERF_RECORD_USER_TYPE_START). */
+#define HMD_FIRST_TOOL_RECORD 64
+
+/* Records in memory: where each begins, its type, and the word that identifies its event. */
+struct hmd_record_list {
+	uint32_t *offset, *type;
+	uint64_t *id;
+	size_t capacity, count, bytes;
+};
+
+/*
+ * Lists the records of a file's part that begin one after the other, up to the first that is not
+ * whole or has an impossible size, and no further than one of perf's own, which is the last, except
+ * those that say where a round of records ends. `bytes` is where the listed ones end. `id_word` is the word with the event's id, 0: none.
+ */
+void hmd_records_split(const void *data, size_t bytes, size_t id_word,
+		       struct hmd_record_list *list);
+
+/*
+ * Reads `count` listed records as a ring's, samples with fields of any size: those of one event.
+ * What a cache answered is among them; samples of guests are not.
+ */
+void hmd_records_read(const struct hmd_sample_format *format, uint8_t kind, const void *data,
+		      const uint32_t *offset, size_t count, struct hmd_ring_columns *columns,
+		      struct hmd_ring_counts *counts);
 
 /* The most distinct values of a call of hmd_ring_distinct(). */
 #define HMD_MAX_DISTINCT 16384

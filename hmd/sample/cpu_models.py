@@ -136,6 +136,13 @@ def find_raw_events(cpu: CpuModel, pmu: str = "cpu") -> RawEvents:
     return RawEvents(**{kind: RawEvent(n, int(config, 16)) for kind, (n, config) in found.items()})
 
 
+@cache
+def store_configs() -> frozenset[int]:
+    """Return the encodings of all events of Intel's CPUs that sample stores."""
+    cores = _table("intel_events.json")["cores"].values()
+    return frozenset(int(core["stores"][1], 16) for core in cores if "stores" in core)
+
+
 def find_core(cpu: CpuModel) -> Core | None:
     """Return the limits of a CPU's misses, None for a CPU that the table lacks.
 

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Draining of perf rings into columns: the typed interface of hmd/native/ring.c.
+"""Draining of perf rings and of perf's files into columns: the interface of hmd/native/ring.c.
 
-Takes a ring (header page and data) that the kernel or the emulated machine writes; fills
-preallocated numpy columns. A sample costs a few nanoseconds, and a drain allocates nothing. Records
-are validated, since the writer is not trusted.
+Takes a ring (header page and data) that the kernel or the emulated machine writes, or records that
+lie in memory one after the other (``split_records``, ``read_records``); fills preallocated numpy
+columns. A sample costs a few nanoseconds, and a drain allocates nothing. Records are validated,
+since the writer is not trusted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import IntFlag
-from typing import Any, Final
+from enum import IntEnum, IntFlag
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,8 @@ _HEAD_WORD, _TAIL_WORD = 1024 // 8, 1032 // 8
 class SampleType(IntFlag):
     """Fields of a sample (enum perf_event_sample_format, perf_event_open(2)).
 
-    Only fields of fixed size, since a field of variable size would require parsing every record.
-    READ is one word, as for an event without read_format.
+    Only fields of fixed size, which is all that a ring may have: a field of variable size requires
+    parsing every record. In a ring, READ is one word, as for an event without read_format.
     """
 
     IP = 1 << 0
@@ -46,6 +47,23 @@ class SampleType(IntFlag):
     IDENTIFIER = 1 << 16
     TRANSACTION = 1 << 17
     PHYS_ADDR = 1 << 19
+    WEIGHT_STRUCT = 1 << 24
+
+
+class Level(IntEnum):
+    """What answered an access, by its data source (HMD_LEVEL in hmd/native/ring.h)."""
+
+    UNKNOWN = 0
+    L1 = 1
+    L2 = 2
+    L3 = 3
+    """The last-level cache, or a cache of another socket."""
+    FILL_BUFFER = 4
+    """A line that was on its way."""
+    MEMORY = 5
+    REMOTE_MEMORY = 6
+    CXL_MEMORY = 7
+    PERSISTENT_MEMORY = 8
 
 
 def sample_bytes(sample_type: SampleType) -> int:
@@ -102,12 +120,14 @@ class RecordColumns:
     period: npt.NDArray[np.uint32]
     cpu: npt.NDArray[np.uint16]
     kind: npt.NDArray[np.uint8]
+    level: npt.NDArray[np.uint8]
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, levels: bool = False) -> None:
+        """Return empty columns; ``level`` is filled with ``levels`` only."""
         self.capacity = capacity
         self._c: Any = ffi.new("struct hmd_ring_columns *", {"capacity": capacity})
         for name, field in ffi.typeof("struct hmd_ring_columns").fields:
-            if field.type.kind == "pointer":
+            if field.type.kind == "pointer" and (levels or name != "level"):
                 dtype = np.dtype(field.type.item.cname.removesuffix("_t"))
                 column = np.zeros(capacity, dtype)
                 # The array lives as long as this object, so its address stays valid.
@@ -155,6 +175,82 @@ def distinct(column: npt.NDArray[np.uint32]) -> tuple[list[int], npt.NDArray[np.
         ffi.from_buffer("int32_t[]", which),
     )
     return values[: int(count)].tolist(), which
+
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
+class SampleFormat(NamedTuple):
+    """What sizes the fields of an event's samples in a file: struct hmd_sample_format."""
+
+    sample_type: int
+    read_format: int = 0
+    branch_sample_type: int = 0
+    user_registers: int = 0
+    interrupt_registers: int = 0
+
+
+class RecordList(NamedTuple):
+    """Records in memory: offset, type and event id (0 without), columns of shape ``(records,)``.
+
+    They end at ``bytes``.
+    """
+
+    offset: npt.NDArray[np.uint32]
+    type: npt.NDArray[np.uint32]
+    id: npt.NDArray[np.uint64]
+    bytes: int
+
+
+def split_records(data: Bytes, id_word: int = 0, max_records: int = 1 << 16) -> RecordList:
+    """List the records at the beginning of ``data``; ``id_word`` has the event's id, 0: none.
+
+    The list ends before the first record that is not whole or of impossible size, and after the
+    first that perf itself wrote (from type 64 on).
+    """
+    offset, kind = np.empty((2, max_records), np.uint32)
+    identity = np.empty(max_records, np.uint64)
+    listed = ffi.new(
+        "struct hmd_record_list *",
+        {
+            "offset": ffi.from_buffer("uint32_t[]", offset),
+            "type": ffi.from_buffer("uint32_t[]", kind),
+            "id": ffi.from_buffer("uint64_t[]", identity),
+            "capacity": max_records,
+        },
+    )
+    lib.hmd_records_split(ffi.from_buffer(data), len(data), id_word, listed)
+    count = int(listed.count)
+    return RecordList(offset[:count], kind[:count], identity[:count], int(listed.bytes))
+
+
+def read_records(
+    sample_format: SampleFormat,
+    kind: Kind,
+    data: Bytes,
+    offset: npt.NDArray[np.uint32],
+    columns: RecordColumns,
+) -> RingCounts:
+    """Append the samples of one event, at offsets that ``split_records`` gave; count the others.
+
+    What a cache answered is kept. Samples that do not fit the format are corrupt, and those for
+    which the columns have no room are lost.
+    """
+    counts = ffi.new("struct hmd_ring_counts *")
+    lib.hmd_records_read(
+        ffi.new("struct hmd_sample_format *", sample_format),
+        int(kind),
+        ffi.from_buffer(data),
+        ffi.from_buffer("uint32_t[]", np.ascontiguousarray(offset)),
+        len(offset),
+        columns.c,
+        counts,
+    )
+    return _ring_counts(counts)
+
+
+def _ring_counts(counts: Any) -> RingCounts:
+    return RingCounts(*(int(getattr(counts, name)) for name in _COUNTS))
 
 
 class Ring:
@@ -232,7 +328,7 @@ class Ring:
     @property
     def counts(self) -> RingCounts:
         """Records read since the ring was created."""
-        return RingCounts(*(int(getattr(self._counts, name)) for name in _COUNTS))
+        return _ring_counts(self._counts)
 
     def copy(self, buffer: Any) -> int:
         """Move whole records, of any type, into a buffer of ffi's; returns the bytes copied."""

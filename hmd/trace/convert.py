@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Traces in other formats: samples as arrays for other tools, and published traces.
+"""Traces in other formats: samples as arrays for other tools, recordings of perf, published traces.
 
-Exports are NumPy's .npz, or Parquet. ``read_knl`` imports the traces of Denoyelle, Perarnau, Iskra
+Exports are NumPy's .npz, or Parquet. ``open_recording`` tells what perf made from what other tools
+did. ``read_knl`` imports the traces of Denoyelle, Perarnau, Iskra
 and Gerofi, ISC 2022: PEBS samples of last-level cache misses on a Knights Landing node, one run
 with all pages in DDR4 and one in MCDRAM. Their files are .npz with ``time_tsc`` (int64, from 0, 1.4
 million ticks per millisecond) and ``vaddr`` (uint64).
@@ -19,6 +20,9 @@ from hmd.base.atomic_file import finished_file
 from hmd.base.errors import HmdError
 from hmd.base.optional_packages import missing_extra
 from hmd.base.untrusted_files import DAMAGED, read_arrays, reason_of
+from hmd.trace.perf_data import MAGIC, OTHER_MAGICS, PerfData
+from hmd.trace.perf_recording import PerfRecording
+from hmd.trace.perf_script import FIELDS, PerfScript
 from hmd.trace.reader import TraceError
 from hmd.trace.trace import FILE_NAMES, SAMPLE_COLUMNS, Ending, Samples, Trace, TracedProcess
 
@@ -62,6 +66,25 @@ def _parquet(file: Path, columns: dict[str, Any], about: str) -> None:
     table = pyarrow.table(columns).replace_schema_metadata({"hmd": about})
     with finished_file(file, private=True) as opened:
         parquet.write_table(table, opened)
+
+
+def open_recording(path: Path, fields: str | None = None) -> PerfRecording | None:
+    """Return a recording of perf, None for an archive (.npz); TraceError where it is unreadable.
+
+    ``fields`` are those of ``perf script -F``, of a text.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.read(len(MAGIC))
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
+    if first.startswith(b"PK"):
+        return None
+    if first.startswith(b"HMDTRACE"):
+        raise TraceError(f"{path} is a trace already: 'hmd trace info {path}' shows it")
+    if first in (MAGIC, *OTHER_MAGICS) or b"\0" in first:
+        return PerfData(path)
+    return PerfScript(path, fields or FIELDS)
 
 
 def read_knl(path: Path) -> Trace:

@@ -49,7 +49,7 @@ _MAX_NODE: Final = 1023
 _MAX_ADDRESS: Final = np.uint64(1 << 57)
 
 _TEXTS: Final = ("hmd", "clock", "date", "kernel", "machine", "tier_source", "sampler", "detail",
-                 "instructions", "instructions_detail", "tier")  # fmt: skip
+                 "instructions", "instructions_detail", "source", "tier")  # fmt: skip
 _NUMBERS: Final = {"begin_ns": MAX_INT64, "cpus": 1 << 20, "page_bytes": 1 << 30, "period": 1 << 40,
                    "pair_period": 1 << 40, "reorder_window": 1 << 16,
                    "fill_buffers": 1 << 16}  # fmt: skip

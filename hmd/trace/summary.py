@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from hmd.base.units import PAGE_BYTES
 from hmd.sample.access_batch import Kind
+from hmd.trace.sampling_error import is_imported, sampling_error
 from hmd.trace.trace import Trace
 
 
@@ -19,7 +21,8 @@ def summarise(trace: Trace) -> dict[str, Any]:
     guest's own clock, and equal on a real machine. ``instructions`` is None if they were not
     counted, ``pair_period`` if loads had no second counter, ``reorder_window`` (instructions) if it
     is unknown. ``pages`` are those sampled, ``resident_pages`` those on each node as last seen.
-    ``tiers`` are as in the trace: nodes and their HMAT figures, fastest tier first.
+    ``tiers`` are as in the trace: nodes and their HMAT figures, fastest tier first. Of an import,
+    ``source`` is its file, ``levels`` what answered its samples, ``sampling`` the error to expect.
     """
     samples, about, ending = trace.samples, trace.about, trace.ending
     page = samples.address // np.uint64(PAGE_BYTES)
@@ -54,6 +57,10 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "throttled": trace.losses.throttled,
         "resident_pages": resident_pages(trace),
         "tiers": list(about.get("tiers", [])),
+        "source": about.get("source"),
+        "machine": about.get("machine"),
+        "levels": about.get("levels"),
+        "sampling": asdict(sampling_error(trace)) if is_imported(trace) else None,
     }
 
 

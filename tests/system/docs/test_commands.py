@@ -28,6 +28,7 @@ NEEDS = {
     "the emulated machine": "boots it; tests/vm does, by other commands",
     "a daemon of systemd": "no systemd runs here; tests/vm/dram_pm/test_daemon.py has one",
     "two traces": "recorded in the emulated machine",
+    "perf": "and a PMU that samples memory accesses",
     "a tensor trace": "recorded from a training step",
     "PyTorch": "the extra torch, and a training script of the reader's",
     "recorded programs": "recorded in the emulated machine",

@@ -394,3 +394,49 @@ def test_estimate_python_example_of_document_runs(
     monkeypatch.chdir(tmp_path)
     exec(compile(example, str(page), "exec"), {})
     assert "Interval(" in capsys.readouterr().out
+
+
+def test_estimate_of_one_run_shares_of_accesses_and_what_a_second_needs(
+    files: list[str], capsys: Capture
+) -> None:
+    found = answer(capsys, files[0])
+    steps = found["steps"]
+    assert [step["fast_bytes"] for step in steps][-1] == found["pages"] * PAGE
+    shares = [step["access_share"] for step in steps]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, pytest.approx(1.0))
+    assert shares[2] > 0.5  # a fifth of the pages: the lower ones
+    assert {region["name"] for region in found["regions"]} == {"[heap]", "/data/table"}
+    assert found["waiting_s"] == pytest.approx(SAMPLES * 100 * 300e-9)
+    assert main(["estimate", files[0]]) == Exit.OK
+    printed = capsys.readouterr()
+    assert "[heap]" in printed.out
+    assert "A runtime takes a second trace" in printed.out
+    assert "hottest-quarter recall about" in printed.err
+
+
+def test_estimate_of_one_run_layout_share_of_its_accesses(
+    files: list[str], capsys: Capture
+) -> None:
+    found = answer(capsys, files[0], "--range", f"0-{20 * PAGE:x}")
+    below = SLOW.samples.address < np.uint64(20 * PAGE)
+    assert found["steps"][0]["access_share"] == pytest.approx(float(below.mean()))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--window", "5"], ["--move-ns", "3"], ["--by", "phase"], ["--model", "published"]],
+)
+def test_estimate_of_one_run_refuses_questions_about_runtimes(
+    files: list[str], words: list[str], capsys: Capture
+) -> None:
+    assert main(["estimate", files[0], *words]) == Exit.USAGE
+    assert "take two traces" in capsys.readouterr().err
+
+
+def test_estimate_of_imports_states_the_error_of_sampling(
+    files: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    write_trace(tmp_path / "slow", replace(SLOW, about={**SLOW.about, "source": "perf.data"}))
+    found = answer(capsys, *files)
+    assert any("runtime error (estimate) about" in note for note in found["notes"])

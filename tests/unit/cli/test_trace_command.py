@@ -12,8 +12,10 @@ import pytest
 
 from hmd.base.errors import Exit
 from hmd.cli.main import main
+from hmd.trace.reader import read_trace
 from hmd.trace.trace import SAMPLE_COLUMNS, InstructionProgress, Samples, Trace, TracedProcess
 from hmd.trace.writer import write_trace
+from tests.unit.trace.perf_file import Event, PerfFile, comm, sample, values
 
 Capture = pytest.CaptureFixture[str]
 MS = 1_000_000
@@ -50,3 +52,63 @@ def test_trace_info_salvage_runtime_to_last_row(unfinished: str, capsys: Capture
     info = json.loads(capsys.readouterr().out)
     assert not info["ended"]
     assert info["runtime_s"] == pytest.approx(0.05)
+
+
+@pytest.fixture
+def imported(tmp_path: Path, capsys: Capture) -> str:
+    """An import of 300 samples of 100 pages, and 3 that a cache answered."""
+    event = Event()
+    made = PerfFile([event], [comm(event, 100, "prog", 1)])
+    for n in range(300):
+        made.records.append(sample(event, values(4096 * (1 + n % 100), time=10 + n * 10_000)))
+    made.records += [sample(event, values(4096, source=0x2 | 1 << 33, time=9))] * 3
+    (tmp_path / "perf.data").write_bytes(made.file())
+    output = str(tmp_path / "run.hmdt")
+    assert main(["trace", "import", str(tmp_path / "perf.data"), "-o", output]) == Exit.OK
+    printed = capsys.readouterr()
+    assert "300 samples (0 stores), 0.00 s; left out: 3 answered by caches" in printed.out
+    assert "sampled 1 in 1,009, 3.0 samples per page: hottest-quarter recall" in printed.out
+    assert "unknown number of loads" in printed.err
+    return output
+
+
+def test_trace_import_info_says_source_levels_and_error(imported: str, capsys: Capture) -> None:
+    assert main(["trace", "info", imported]) == Exit.OK
+    text = capsys.readouterr().out
+    assert "perf.data, Some CPU @ 2.00GHz" in text
+    assert "L1 1.0 %, memory 99.0 %" in text
+    assert "runtime error (estimate) about" in text
+    assert main(["trace", "info", imported, "--json"]) == Exit.OK
+    info = json.loads(capsys.readouterr().out)
+    assert (info["source"], info["levels"]) == ("perf.data", {"memory": 300, "L1": 3})
+    assert info["sampling"]["samples_per_page"] == 3
+
+
+def test_trace_import_drawn_estimated_and_simulated(
+    imported: str, tmp_path: Path, capsys: Capture
+) -> None:
+    assert main(["trace", "heatmap", imported, "-o", str(tmp_path / "x.svg")]) == Exit.OK
+    assert "hottest-quarter recall" in capsys.readouterr().out
+    assert main(["estimate", imported]) == Exit.OK
+    assert "prog (100)" in capsys.readouterr().out
+    assert main(["simulate", imported, "--policy", "none", "--json"]) == Exit.OK
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["bytes"] == 100 * 4096
+    assert "runtime error (simulate) about" in printed.err
+
+
+def test_trace_import_ghz_sets_the_clock_of_latencies(tmp_path: Path) -> None:
+    event = Event()
+    made = PerfFile([event], [sample(event, values(4096, latency=300))])
+    (tmp_path / "perf.data").write_bytes(made.file())
+    words = [
+        "trace",
+        "import",
+        str(tmp_path / "perf.data"),
+        "-o",
+        str(tmp_path / "o"),
+        "--ghz",
+        "3",
+    ]
+    assert main(words) == Exit.OK
+    assert read_trace(tmp_path / "o").samples.latency_ns.tolist() == [100]

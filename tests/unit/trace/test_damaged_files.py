@@ -34,7 +34,7 @@ VALUES: tuple[Any, ...] = (
 ABOUT = {
     "hmd": "1", "command": ["prog", "--x"], "tier": "slow", "clock": "monotonic", "begin_ns": 5,
     "period": 32, "pairs": True, "pair_period": 35, "reorder_window": 224, "fill_buffers": 12,
-    "instructions_detail": "counted",
+    "instructions_detail": "counted", "source": "perf.data", "levels": {"L1": 3}, "machine": "x",
     "tiers": [{"nodes": [0], "total_bytes": 1 << 30, "read_latency_ns": 80.0,
                "write_latency_ns": None, "read_bandwidth_mbps": 100, "write_bandwidth_mbps": None}],
 }  # fmt: skip

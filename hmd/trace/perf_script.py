@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: MIT
+"""Samples as text, as ``perf script`` prints them.
+
+A line has the fields that ``perf script -F`` names, in perf's own order (``process_event`` in
+tools/perf/builtin-script.c); nothing in it says which they are, so that the list is an argument.
+``FIELDS`` are those of the documented command. Lines become records of perf, which the reader of
+perf rings reads: kinds and levels are those of a perf.data file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from hmd.base.errors import UsageError
+from hmd.linux.mappings import MappingAccess
+from hmd.sample.access_batch import Kind
+from hmd.sample.perf_ring import RecordColumns, SampleFormat, SampleType, read_records
+from hmd.trace.perf_recording import PerfAbout, Tasks, printable, read_failed
+from hmd.trace.reader import MAX_INT64, TraceError
+from hmd.trace.trace import Losses
+
+FIELDS: Final = "comm,pid,tid,cpu,time,period,event,addr,data_src,weight"
+COMMAND: Final = f"perf script --header --ns --show-mmap-events -F {FIELDS}"
+
+# In the order in which perf prints them; [CPU] and the period are left out where an event has none.
+# Runs of spaces are matched from their beginning only, so that no line takes long.
+_PATTERNS: Final = {
+    "comm": r"(?P<comm>.*?)(?<!\s)\s++",
+    "pid": r"(?P<pid>-?\d{1,10})",
+    "tid": r"/(?P<tid>-?\d{1,10})\s+",
+    "cpu": r"(?:\[(?P<cpu>\d{1,9})\]\s+)?",
+    "time": r"(?P<s>\d{1,10})\.(?P<ns>\d{9}|\d{6}):\s+",
+    "period": r"(?:(?P<period>\d{1,20})\s+)?",
+    "event": r"(?P<event>\S+):\s+",
+    "addr": r"(?P<addr>[0-9a-f]{1,16})\b\s*",
+    "data_src": r"(?P<data_src>[0-9a-f]{1,16}) \|[^\n]*?(?<!\s)(?=\s{3,}\d|\s*$)\s*",
+    "weight": r"(?P<weight>\d{1,20})\b\s*",
+    "ip": r"[0-9a-f]{1,16}\b\s*",
+    "phys_addr": r"[0-9a-f]{1,16}\b\s*",
+}
+_NEEDED: Final = ("comm", "pid", "tid", "time", "event", "addr")
+_MAPPED: Final = re.compile(
+    r".*?(?P<s>\d{1,10})\.(?P<ns>\d{9}|\d{6}): PERF_RECORD_MMAP2? (?P<pid>-?\d{1,10})/-?\d+: "
+    r"\[0x(?P<start>[0-9a-f]{1,16})\(0x(?P<length>[0-9a-f]{1,16})\)[^\]]*\]: "
+    r"(?P<access>\S+) (?P<path>.*)"
+)
+_HEADER: Final = re.compile(r"# (os release|cpudesc|cpuid|cmdline|nrcpus online) : (.*)")
+_TYPE: Final = (
+    SampleType.TID | SampleType.TIME | SampleType.ADDR | SampleType.CPU | SampleType.PERIOD
+    | SampleType.WEIGHT | SampleType.DATA_SRC
+)  # fmt: skip
+_RECORD_WORDS: Final = 8
+_SAMPLE_HEADER: Final = 9 | (8 * _RECORD_WORDS) << 48
+_BATCH_LINES: Final = 1 << 15
+_MAX_LINE: Final = 1 << 12
+_U64: Final = 2**64 - 1
+
+
+def line_pattern(fields: str) -> re.Pattern[str]:
+    """Return the pattern of a line with these fields; UsageError where they cannot be imported."""
+    named = fields.split(",")
+    if wrong := [name for name in named if name not in _PATTERNS]:
+        raise UsageError(f"--fields: hmd does not read {wrong[0]!r}; print these: {COMMAND}")
+    if missing := [name for name in _NEEDED if name not in named]:
+        raise UsageError(f"--fields: {missing[0]} is missing; print these: {COMMAND}")
+    return re.compile("".join(text for name, text in _PATTERNS.items() if name in named) + "$")
+
+
+class PerfScript:
+    """A file of ``perf script``'s output; a ``PerfRecording``."""
+
+    def __init__(self, path: Path, fields: str = FIELDS) -> None:
+        """Read lines of these fields; raises UsageError for others."""
+        self.path = path
+        self.about, self.tasks, self.losses, self.span_ns = PerfAbout(), Tasks(), Losses(), (0, 0)
+        self._fields, self._line = fields, line_pattern(fields)
+
+    def batches(self) -> Iterator[RecordColumns]:
+        """Yield all samples, in the order of the lines; those of one kind at a time."""
+        self.about, self.tasks, self.span_ns = PerfAbout(), Tasks(), (0, 0)
+        self._names: dict[int, str] = {}
+        columns, rows = (
+            RecordColumns(_BATCH_LINES, levels=True),
+            dict[Kind, list[tuple[int, ...]]](),
+        )
+        try:
+            with self.path.open("rb") as file:
+                for kind, row in self._rows(file):
+                    batch = rows.setdefault(kind, [])
+                    batch.append(row)
+                    if len(batch) == _BATCH_LINES:
+                        yield self._read(kind, rows.pop(kind), columns)
+        except OSError as error:
+            raise read_failed(self.path, error) from None
+        for kind, batch in rows.items():
+            yield self._read(kind, batch, columns)
+
+    def _rows(self, file: BinaryIO) -> Iterator[tuple[Kind, tuple[int, ...]]]:
+        """Yield the words of each line's record, and the kind of its event."""
+        number = offset = 0
+        in_header = False
+        while line := file.readline(_MAX_LINE):
+            number, offset, begin = number + 1, offset + len(line), offset
+            text = line.decode(errors="replace").strip()
+            try:
+                if text.startswith("# ====="):
+                    in_header = not in_header
+                elif in_header or text.startswith("#"):  # a command may be of several lines
+                    self._add_header(text)
+                elif "PERF_RECORD_" in text:
+                    self._add_mapping(text)
+                elif text:
+                    yield self._row(text)
+            except ValueError as error:
+                raise TraceError(
+                    f"{self.path}:{number} (offset {begin}): {error}; print it with: {COMMAND}"
+                ) from None
+
+    def _row(self, text: str) -> tuple[Kind, tuple[int, ...]]:
+        found = self._line.match(text)
+        if found is None:
+            raise ValueError(f"no sample of the fields {self._fields}")
+        words = found.groupdict("0")
+        pid, tid, time_ns = int(words["pid"]), int(words["tid"]), _time_ns(words)
+        event, period = words["event"], int(words.get("period", 0)) or 1
+        self.about.events.setdefault(printable(event), None)
+        if len(self.about.events) > 1024:
+            raise ValueError("more than 1024 events")
+        if self._names.get(pid) != words["comm"] and (pid == tid or pid not in self._names):
+            self._names[pid] = words["comm"]
+            self.tasks.add_name(time_ns, pid, words["comm"])
+        begin_ns, end_ns = self.span_ns
+        self.span_ns = min(begin_ns or time_ns, time_ns), max(end_ns, time_ns)
+        fault = "fault" in event
+        kind = Kind.FAULT if fault else Kind.STORE if "store" in event.lower() else Kind.LOAD
+        return kind, (
+            _SAMPLE_HEADER,
+            pid & 0xFFFFFFFF | (tid & 0xFFFFFFFF) << 32,
+            time_ns,
+            int(words["addr"], 16),
+            int(words.get("cpu", 0)),
+            min(period, _U64),
+            min(int(words.get("weight", 0)), _U64),
+            int(words.get("data_src", "0"), 16),
+        )
+
+    def _add_mapping(self, text: str) -> None:
+        found = _MAPPED.match(text)
+        if found is not None:
+            flags = zip("rwxs", MappingAccess, strict=True)
+            access = sum(flag for letter, flag in flags if letter in found["access"])
+            start, length = int(found["start"], 16), int(found["length"], 16)
+            time_ns, pid = _time_ns(found.groupdict()), int(found["pid"])
+            if pid > 0:
+                self.tasks.add_mapping(time_ns, pid, start, length, access, found["path"])
+
+    def _add_header(self, text: str) -> None:
+        found = _HEADER.match(text)
+        if found is None:
+            return
+        about, what = self.about, found[2].strip()
+        if found[1] == "os release":
+            about.kernel = what
+        elif found[1] == "cpudesc":
+            about.machine = what
+        elif found[1] == "cpuid":
+            about.cpuid = what
+        elif found[1] == "cmdline":
+            about.command = what.split(" ")
+        elif what.isdigit():
+            about.cpus = min(int(what[:7]), 1 << 20)
+
+    @staticmethod
+    def _read(kind: Kind, rows: list[tuple[int, ...]], columns: RecordColumns) -> RecordColumns:
+        """Return the samples of lines of one kind, read as records of perf."""
+        data = np.array(rows, np.uint64)
+        offset = np.arange(len(rows), dtype=np.uint32) * np.uint32(8 * _RECORD_WORDS)
+        columns.clear()
+        read_records(SampleFormat(int(_TYPE)), kind, data.tobytes(), offset, columns)
+        return columns
+
+
+def _time_ns(words: dict[str, str]) -> int:
+    return min(int(words["s"]) * 10**9 + int(words["ns"].ljust(9, "0")), MAX_INT64)
