@@ -483,8 +483,12 @@ size_t hmd_ring_keep(struct hmd_ring_columns *columns, int32_t *process, uint64_
 	for (size_t row = 0; row < columns->count; row++) {
 		uint64_t address = columns->address[row];
 
-		if (process[row] < 0 || !address || address >= end)
+		if (process[row] < 0)
 			continue;
+		if (!address || address >= end) {
+			*(address ? &columns->kernel_addresses : &columns->without_address) += 1;
+			continue;
+		}
 		if (kept != row) {
 			process[kept] = process[row];
 			move_row(columns, row, kept);

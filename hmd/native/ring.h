@@ -45,6 +45,8 @@ struct hmd_ring_columns {
 	uint16_t *cpu;
 	uint8_t *kind, *level; /* level: NULL where nobody asks */
 	size_t capacity, count;
+	/* Rows of a known process that hmd_ring_keep() dropped for their address, in all. */
+	uint64_t without_address, kernel_addresses;
 };
 
 struct hmd_ring_counts {
@@ -125,7 +127,7 @@ size_t hmd_ring_distinct(const uint32_t *column, size_t rows, uint32_t *values, 
 
 /*
  * Keeps the rows of a known process (0 or above) with an address above 0 and below `end`, in order,
- * in the columns and in `process`. Returns their number.
+ * in the columns and in `process`. Returns their number. Other rows of a known process are counted.
  */
 size_t hmd_ring_keep(struct hmd_ring_columns *columns, int32_t *process, uint64_t end);
 

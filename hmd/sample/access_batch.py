@@ -11,7 +11,7 @@ and of ``hmd.trace.trace.Samples``, and what fills it: in ``hmd/native/ring.c`` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
@@ -118,6 +118,15 @@ class AccessBatch:
             latency_ns=new_column(latency_ns, np.uint32),
             period=new_column(period, np.uint32),
         )
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[AccessBatch]) -> AccessBatch:
+        """Return all rows of parts of one source, at least one, in the order of the parts."""
+        joined: dict[str, Any] = {}
+        for name in COLUMNS:
+            columns = [getattr(part, name) for part in parts]
+            joined[name] = None if columns[0] is None else np.concatenate(columns)
+        return cls(**joined)
 
     @classmethod
     def empty(cls) -> AccessBatch:

@@ -114,6 +114,9 @@ class EmulatedControl:
     time_offset_ns = 0
     running_share = 1.0
 
+    has_buffer = False  # what a record costs is modelled
+    delay_s = 0.0
+
     def __init__(self, memory: SharedMemory, period: int, *, timestamps: bool, pairs: bool) -> None:
         self._memory = memory
         self._period, self._store_multiplier = period, 1
@@ -122,6 +125,11 @@ class EmulatedControl:
         self._on = False
         self.record_s = PEBS_RECORD.seconds(buffered=not timestamps)
         self.adapts_store_period = not timestamps
+
+    @property
+    def active(self) -> bool:
+        """False while the timing model is off: nothing is sampled then."""
+        return self._memory.running and self._memory.armed
 
     @property
     def now_s(self) -> float:

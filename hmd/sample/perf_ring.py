@@ -144,6 +144,16 @@ class RecordColumns:
         """Rows filled."""
         return int(self._c.count)
 
+    @property
+    def without_address(self) -> int:
+        """Rows of a process that ``keep`` has dropped because their address is 0."""
+        return int(self._c.without_address)
+
+    @property
+    def kernel_addresses(self) -> int:
+        """Rows of a process that ``keep`` has dropped because their address is the kernel's."""
+        return int(self._c.kernel_addresses)
+
     def clear(self) -> None:
         """Discard the rows."""
         self._c.count = 0

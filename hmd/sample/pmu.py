@@ -69,6 +69,8 @@ class PerfControl:
     thrown away, so that nothing is enabled while nothing is tracked.
     """
 
+    active, delay_s = True, 0.0
+
     def __init__(
         self,
         rings: Sequence[EventRing],
@@ -78,16 +80,18 @@ class PerfControl:
         *,
         adapts_store_period: bool = False,
         perf_clock: bool = False,
+        has_buffer: bool = False,
     ) -> None:
         """``ratios`` are, per ring, what a period is multiplied by.
 
         ``seconds`` are rings of second counters, which have the ``second_period``. A record takes
         ``record_s`` of its CPU, 0 where that is not known. ``perf_clock``: times of samples are of
-        perf's own clock.
+        perf's own clock. ``has_buffer``: one interrupt may empty a buffer of records.
         """
         self.record_s = record_s
         self.adapts_store_period = adapts_store_period
         self._perf_clock = perf_clock
+        self.has_buffer = has_buffer
         self._rings, self._seconds = tuple(rings), tuple(seconds)
         self._ratios = tuple(ratios) if ratios is not None else (1,) * len(self._rings)
 
@@ -171,6 +175,7 @@ def open_pmu(
             (IBS_RECORD if ibs else PEBS_RECORD).seconds(buffered=buffered),
             adapts_store_period=clock is None and not ibs,
             perf_clock=clock is Clock.PERF,
+            has_buffer=not ibs,
         ),
         TrackedPids(proc),
         period=period,

@@ -48,11 +48,18 @@ class RingControl(Protocol):
 
     ``record_s`` is what a record takes of its CPU, in seconds; 0: not known.
     ``adapts_store_period``: stores are sampled more rarely where their records show nothing
-    (``StorePeriodMultiplier``).
+    (``StorePeriodMultiplier``). ``has_buffer``: one interrupt may empty a buffer of records.
+    ``delay_s`` after an access at the latest, a read returns its sample.
     """
 
     record_s: float
     adapts_store_period: bool
+    has_buffer: bool
+    delay_s: float
+
+    @property
+    def active(self) -> bool:
+        """Whether accesses are sampled once it is started."""
 
     @property
     def now_s(self) -> float:
@@ -138,6 +145,7 @@ class RingSampler:
         self._cached_stores = 0
         self._counts: dict[Ring, RingCounts] = {}
         self._closed = False
+        self.load_factor = 1.0
 
     @property
     def period(self) -> int:
@@ -151,6 +159,31 @@ class RingSampler:
     def pair_period(self) -> int | None:
         """The period of the second counter of loads, None if there is none."""
         return second_period(self._period) if self._pairs else None
+
+    @property
+    def active(self) -> bool:
+        """Whether accesses are sampled while a process is tracked."""
+        return not self._closed and self._control.active
+
+    @property
+    def has_buffer(self) -> bool:
+        """Whether one interrupt may empty a buffer of records."""
+        return self._control.has_buffer
+
+    @property
+    def delay_s(self) -> float:
+        """Time after which a read returns a sampled access at the latest."""
+        return self._control.delay_s
+
+    def calibrate(self, load_factor: float, record_s: float | None = None) -> None:
+        """Let each sample of a load represent ``load_factor`` times its period.
+
+        For events that do not count every load, as load latency on Intel, which counts those that
+        the PMU has tagged. ``record_s`` is what a record takes of its CPU, None: as expected.
+        """
+        self.load_factor = load_factor
+        if record_s is not None:
+            self._control.record_s = record_s
 
     @property
     def record_time(self) -> RecordTime:
@@ -192,6 +225,8 @@ class RingSampler:
         kept = len(process)
         self.stats.samples += kept
         self.stats.dropped += count - kept
+        self.stats.without_address = columns.without_address
+        self.stats.kernel_addresses = columns.kernel_addresses
         self.stats.wakeups += count > 0
         self.stats.running_share = self._control.running_share
         if offset_ns := self._control.time_offset_ns:
@@ -209,6 +244,10 @@ class RingSampler:
             # A longer period is that of another counter, of prefetched lines.
             paired = (period <= max(self._period, self.pair_period)) & (kind == Kind.LOAD)
             period[paired] = accesses_per_sample(self._period, self.pair_period)
+        if self.load_factor != 1.0:
+            loads = kind == Kind.LOAD
+            accesses = np.maximum(np.rint(period[loads] * self.load_factor), 1)
+            period[loads] = np.minimum(accesses, np.iinfo(np.uint32).max)
 
     def _to_ns(self, latency: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         if self._ns_per_latency_unit == 1.0:

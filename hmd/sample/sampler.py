@@ -155,12 +155,13 @@ class SamplerStats:
 
     ``samples`` are the rows returned by ``read``. ``dropped`` are samples of kernel addresses, of
     address 0, of no tracked process, of guests of virtual machines, or of an access that hit the
-    first-level cache. ``lost`` are
-    those that the kernel (or the emulated PMU) could not write to a full ring. ``throttled`` counts
-    how often the kernel stopped an event with too many interrupts, ``wakeups`` the reads that
-    returned samples, ``corrupt`` invalid records. ``records`` are all that were taken, also of
-    programs that are not tracked, and also if they were lost; ``busiest_records`` adds up, read by
-    read, those of the CPU with most of them. Both are 0 where samples are no records of a program.
+    first-level cache; ``kernel_addresses`` and ``without_address`` are those of tracked processes
+    among them. ``lost`` are those that the kernel (or the emulated PMU) could not write to a full
+    ring. ``throttled`` counts how often the kernel stopped an event with too many interrupts,
+    ``wakeups`` the reads that returned samples, ``corrupt`` invalid records. ``records`` are all
+    that were taken, also of programs that are not tracked, and also if they were lost;
+    ``busiest_records`` adds up, read by read, those of the CPU with most of them. Both are 0 where
+    samples are no records of a program.
     ``running_share`` is the least share of its time for which an event had a counter: below 1,
     others (perf, guests) use the CPU's counters too, and samples are fewer.
     """
@@ -174,6 +175,8 @@ class SamplerStats:
     records: int = 0
     busiest_records: int = 0
     running_share: float = 1.0
+    without_address: int = 0
+    kernel_addresses: int = 0
 
 
 class Sampler(Protocol):

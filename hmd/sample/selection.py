@@ -3,8 +3,9 @@
 
 Takes settings and the machine; gives an open sampler and the reason in one line, for the log. hmd
 tries samplers by opening them, because only that shows whether the kernel, the hardware and the
-privileges suffice. The order is that of ``hmd.sample.sampler.SAMPLERS``
-(docs/reference/samplers.md describes what each of them observes). Costs a few milliseconds.
+privileges suffice, and proves each on a child of known accesses (``hmd.sample.self_test``): what
+opens may still show nothing. The order is that of ``hmd.sample.sampler.SAMPLERS``
+(docs/reference/samplers.md describes what each of them observes). Costs some 0.2 s for the test.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from hmd.sample.sampler import (
     SamplerName,
     SampleSettings,
 )
+from hmd.sample.self_test import prove
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ def open_sampler(
     With "auto" and ``better_than``, only those are tried that come before the one of that name.
 
     ``before`` is an open sampler, which the caller closes unless it is returned: some are
-    exclusive. A kdamond that a killed hmd left running is stopped.
+    exclusive. A kdamond that a killed hmd left running is stopped. With "auto", a sampler that
+    fails its self-test lacks that; a configured one is taken, and the reason says what failed.
     Raises UnavailableError with what the configured sampler lacks, or with "auto" what each of them
     lacks; TransientError if one of them may work later, NotPermittedError if more privileges would
     make one of them work.
@@ -78,7 +81,11 @@ def open_sampler(
     stop_left_behind(Kdamonds(sysfs))
     if settings.sampler != "auto":
         sampler = find_opener(settings.sampler, before)(settings, proc, sysfs)
-        return OpenedSampler(sampler, f"sampling {sampler.detail} (as configured)")
+        try:
+            tested = "" if sampler is before else f", {prove(sampler, proc)}"
+        except UnavailableError as error:
+            tested = f", which is doubtful: {error}"
+        return OpenedSampler(sampler, f"sampling {sampler.detail}{tested} (as configured)")
     refusals: list[UnavailableError] = []
     for name, entry in SAMPLERS.items():
         able = entry.capabilities
@@ -87,7 +94,7 @@ def open_sampler(
         if name == better_than:
             break
         try:
-            sampler = find_opener(name, before)(settings, proc, sysfs)
+            sampler, tested = _open_proved(name, settings, proc, sysfs, before)
         except UnavailableError as error:
             refusals.append(error)
             continue
@@ -95,13 +102,36 @@ def open_sampler(
         reasons = "; ".join(map(str, refusals)) if not able.modelled_clock else ""
         why = f", because: {reasons}" if reasons else ""
         better_later = any(map(is_transient, refusals))
-        return OpenedSampler(sampler, f"sampling {sampler.detail}{why}", better_later)
+        return OpenedSampler(sampler, f"sampling {sampler.detail}{tested}{why}", better_later)
     kind: type[UnavailableError] = MissingError
     if any(map(is_transient, refusals)):
         kind = TransientError
     elif any(error.exit_code is Exit.NOT_PERMITTED for error in refusals):
         kind = NotPermittedError
     raise kind(f"nothing to sample accesses with: {'; '.join(map(str, refusals))}")
+
+
+def _open_proved(
+    name: SamplerName,
+    settings: SampleSettings,
+    proc: Path,
+    sysfs: Path,
+    before: Sampler | None,
+    *,
+    modelled: bool = False,
+) -> tuple[Sampler, str]:
+    """Return an open sampler that has passed its self-test, and what to say of the test.
+
+    That ``before`` is open still is its proof.
+    """
+    sampler = find_opener(name, before)(settings, proc, sysfs)
+    if sampler is before:
+        return sampler, ""
+    try:
+        return sampler, f", {prove(sampler, proc, modelled=modelled)}"
+    except BaseException:
+        sampler.close()
+        raise
 
 
 def list_availability(
@@ -114,7 +144,7 @@ def list_availability(
 def check_availability(
     name: SamplerName, settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS
 ) -> Availability:
-    """Open a sampler, close it again, and return what it reports.
+    """Open a sampler, test and close it, and return what it reports.
 
     DAMON is not opened while another hmd uses it, or after a killed hmd left it running.
     """
@@ -124,11 +154,11 @@ def check_availability(
         state = "left running by a killed hmd" if holder.left else "in use by hmd"
         return Availability(name, True, f"{entry.source} ({state}, pid {holder.pid})")
     try:
-        sampler = find_opener(name)(settings, proc, sysfs)
+        sampler, tested = _open_proved(name, settings, proc, sysfs, None, modelled=True)
     except UnavailableError as error:
         return Availability(name, False, str(error))
     sampler.close()
-    return Availability(name, True, sampler.detail)
+    return Availability(name, True, f"{sampler.detail}{tested}")
 
 
 def find_opener(name: SamplerName, before: Sampler | None = None) -> SampleOpener:

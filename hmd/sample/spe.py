@@ -223,6 +223,9 @@ class SpeControl:
     adapts_store_period = False
     time_offset_ns = 0
     running_share = 1.0  # the kernel refuses a second event of a CPU's SPE
+    has_buffer = False  # its cost is known from the interval alone
+    active = True
+    delay_s = 1.5 * PUBLISH_S
 
     def __init__(self, events: Sequence[SpeEvent], close_more: Callable[[], None]) -> None:
         self._events, self._close_more = tuple(events), close_more

@@ -30,6 +30,7 @@ from hmd.linux.own_process import bind_memory, fix_addresses
 from hmd.linux.procfs import PROC, identify
 from hmd.linux.topology import Topology, read_topology
 from hmd.sample.cpu_models import find_core, read_cpu_model
+from hmd.sample.ring_sampler import RingSampler
 from hmd.sample.sampler import SampleSettings
 from hmd.trace.recorder import Recorder, RecordSettings, Sources
 from hmd.trace.trace import Ending
@@ -177,6 +178,7 @@ def describe(
         "sampler": sampler.name,
         "detail": sampler.detail,
         "period": sampler.period,
+        "load_factor": sampler.load_factor if isinstance(sampler, RingSampler) else 1.0,
         "pairs": sampler.pair_period is not None,
         "pair_period": sampler.pair_period,
         "reorder_window": core.reorder_window if core else None,

@@ -138,13 +138,14 @@ def test_available_samplers_are_those_that_open(
     found = list_availability(SampleSettings(), proc, without_pmu(emulated_memory.sysfs))
     assert [one.name for one in found] == [
         "pmu",
+        "spe",
         "emulated",
         "damon",
         "idle",
         "faults",
         "softdirty",
     ]
-    assert [one.works for one in found][:5] == [False, True, False, False, True]
+    assert [one.works for one in found][:6] == [False, False, True, False, False, True]
     assert all(one.detail and "\n" not in one.detail for one in found)
     for one in found:
         if one.works:

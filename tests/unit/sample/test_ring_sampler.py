@@ -56,6 +56,9 @@ class Switch:
     time_offset_ns: int = 0
     running_share: float = 1.0
     adapts_store_period: bool = True
+    has_buffer: bool = False
+    active: bool = True
+    delay_s: float = 0.0
     calls: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -116,6 +119,7 @@ def test_ring_sampler_keeps_user_addresses_of_tracked_processes() -> None:
     batch = sampler.read()
     assert batch.address.tolist() == list(kept)
     assert (sampler.stats.samples, sampler.stats.dropped) == (3, 7)
+    assert (sampler.stats.without_address, sampler.stats.kernel_addresses) == (1, 4)
 
 
 def test_ring_sampler_without_sample_period_uses_sampler_period() -> None:
