@@ -256,10 +256,11 @@ def read_records(
         columns.c,
         counts,
     )
-    return _ring_counts(counts)
+    return ring_counts(counts)
 
 
-def _ring_counts(counts: Any) -> RingCounts:
+def ring_counts(counts: Any) -> RingCounts:
+    """Return a struct hmd_ring_counts."""
     return RingCounts(*(int(getattr(counts, name)) for name in _COUNTS))
 
 
@@ -338,7 +339,7 @@ class Ring:
     @property
     def counts(self) -> RingCounts:
         """Records read since the ring was created."""
-        return _ring_counts(self._counts)
+        return ring_counts(self._counts)
 
     def copy(self, buffer: Any) -> int:
         """Move whole records, of any type, into a buffer of ffi's; returns the bytes copied."""

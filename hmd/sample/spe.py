@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ from hmd.sample.perf_events import (
     PerfError,
     PerfEvent,
 )
-from hmd.sample.perf_ring import RecordColumns, Ring, SampleType, distinct
+from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType, distinct, ring_counts
 from hmd.sample.periods import SPE_RECORD, clamp
 from hmd.sample.ring_sampler import RingSampler
 from hmd.sample.sampler import SYSFS, SampleSettings
@@ -163,6 +163,45 @@ class SpeRing(Ring):
         if notices.truncated:
             self._restart()
         return over
+
+
+class SpeClock(NamedTuple):
+    """What converts timestamps: a value of the counter, its time, its frequency (0: unknown)."""
+
+    counter: int = 0
+    time_ns: int = 0
+    frequency_hz: int = 0
+
+
+def decode_packets(
+    data: bytes, decoding: Decoding, clock: SpeClock, cpu: int, columns: RecordColumns
+) -> RingCounts:
+    """Append the accesses of packets that lie in memory, as perf copies them out of an AUX area.
+
+    Records that are not whole are counted as corrupt.
+    """
+    size = 1 << max(len(data) - 1, 7).bit_length()
+    area = np.zeros(size, np.uint8)
+    area[: len(data)] = np.frombuffer(data, np.uint8)
+    header = np.zeros(PAGE_BYTES // 8, np.uint64)
+    header[_AUX_HEAD_WORD] = len(data)
+    source = ffi.new(
+        "struct hmd_spe_source *",
+        {
+            "header": ffi.from_buffer(header),
+            "area": ffi.from_buffer("uint8_t[]", area),
+            "area_bytes": size,
+            "clock": tuple(clock),
+            "ns_per_cycle": decoding.ns_per_cycle,
+            "interval": decoding.interval,
+            "min_latency": decoding.min_latency,
+            "misses": decoding.misses,
+            "cpu": cpu,
+        },
+    )
+    counts = ffi.new("struct hmd_ring_counts *")
+    lib.hmd_spe_drain(source, columns.c, counts)
+    return ring_counts(counts)
 
 
 class SpeEvent(EventRing):

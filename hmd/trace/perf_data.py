@@ -7,7 +7,8 @@ has its events' attributes in a header, or, where perf wrote into a pipe, in rec
 read by the reader of perf rings (``hmd.sample.perf_ring``); this module finds them.
 
 Nothing in a file is trusted: a size is compared with what is left of the file, and a part that is
-not whole is an error that names its offset. AUX areas (ARM SPE, Intel PT) are passed over.
+not whole is an error that names its offset. Of AUX areas, those of ARM SPE are decoded
+(``hmd.sample.spe``), and others (Intel PT) passed over.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from hmd.sample.perf_ring import (
     read_records,
     split_records,
 )
+from hmd.sample.spe import Decoding, SpeClock, decode_packets
 from hmd.trace.perf_recording import PerfAbout, Tasks, printable, read_failed
 from hmd.trace.reader import MAX_INT64, TraceError
 from hmd.trace.trace import Losses
@@ -46,7 +48,7 @@ OTHER_MAGICS: Final = {
 _PIPE_HEADER_BYTES: Final = 16
 MAX_EVENTS: Final = 1024
 MAX_IDS: Final = 1 << 20
-_MAX_FEATURE_BYTES: Final = 1 << 20
+_MAX_FEATURE_BYTES: Final = 8 << 20
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 1 << 16
 _MAX_EXPANDED_BYTES: Final = 64 << 20
@@ -57,8 +59,10 @@ _ATTR, _TRACING_DATA, _AUXTRACE_INFO, _AUXTRACE, _EVENT_UPDATE = 64, 66, 70, 71,
 _TIME_CONV, _FEATURE, _COMPRESSED, _COMPRESSED2 = 79, 80, 81, 83
 _MISC_USER, _MISC_EXEC_OR_DATA = 2, 1 << 13  # PERF_RECORD_MISC_*
 _OSRELEASE, _NRCPUS, _CPUDESC, _CPUID, _CMDLINE, _EVENT_DESC = 4, 7, 8, 9, 11, 12
+_TEXTS: Final = {_OSRELEASE: "kernel", _CPUDESC: "machine", _CPUID: "cpuid"}
 _NAME_UPDATE: Final = 2
-_ARM_SPE: Final = 4
+_ARM_SPE: Final = 4  # PERF_AUXTRACE_ARM_SPE
+_AUX_PIECE: Final = 1 << 20
 _SOFTWARE, _RAW = 1, 4
 _DUMMY, _FAULTS = 9, (2, 5, 6)
 _KNOWN_FIELDS: Final = (1 << 25) - 1
@@ -72,9 +76,9 @@ class PerfEvent:
 
     name: str
     kind: Kind
+    type: int
     format: SampleFormat
     period: int
-    by_frequency: bool
     sample_id_all: bool
     dummy: bool
 
@@ -85,9 +89,7 @@ class PerfEvent:
         kind, _, config, period, sample_type, read_format, flags = struct.unpack_from(
             "<IIQQQQQ", attr
         )
-        (branches, user_regs), (intr_regs,) = (
-            struct.unpack_from("<QQ", attr, 72), struct.unpack_from("<Q", attr, 96)
-        )  # fmt: skip
+        branches, user_regs, _, intr_regs = struct.unpack_from("<4Q", attr, 72)
         if sample_type & ~_KNOWN_FIELDS:
             raise ValueError(f"an event has samples of an unknown type {sample_type:#x}")
         fault = kind == _SOFTWARE and config in _FAULTS
@@ -95,13 +97,14 @@ class PerfEvent:
         return cls(
             name=f"type {kind} config {config:#x}",
             kind=Kind.FAULT if fault else Kind.STORE if store else Kind.LOAD,
+            type=kind,
             format=SampleFormat(
                 sample_type, read_format, branches, user_regs.bit_count(), intr_regs.bit_count()
             ),
             period=0 if flags >> 10 & 1 else period,
-            by_frequency=bool(flags >> 10 & 1),
             sample_id_all=bool(flags >> 18 & 1),
-            dummy=kind == _SOFTWARE and config == _DUMMY,
+            # The leader of load latency on newer CPUs takes no samples, either.
+            dummy=not period or (kind == _SOFTWARE and config == _DUMMY),
         )
 
     def rename(self, name: str) -> None:
@@ -139,6 +142,8 @@ class PerfData:
         self._events: list[PerfEvent] = []
         self._event_of_id: dict[int, int] = {}
         self._offset = 0
+        # Kept from the first reading to the second: both find the same processes.
+        self._process_of_thread: dict[int, int] = {}
         self._handlers: dict[int, Callable[[bytes], None]] = {
             _ATTR: self._add_attr,
             _EVENT_UPDATE: self._update_event,
@@ -156,12 +161,17 @@ class PerfData:
         """Yield all samples in the order of the file."""
         self.about, self.tasks, self.losses = PerfAbout(), Tasks(), Losses()
         self.span_ns, self._events, self._event_of_id = (0, 0), [], {}
-        self._has_spe, columns = False, RecordColumns(_BATCH_RECORDS, levels=True)
+        self._spe_words: tuple[int, ...] | None = None
+        self._spe_clock, self._spe_unknown = SpeClock(), 0
+        columns = RecordColumns(_BATCH_RECORDS, levels=True)
         try:
             with self.path.open("rb") as file:
                 begin, end = self._read_header(file)
                 for data, listed, base in self._records(file, begin, end):
-                    yield from self._samples(data, listed, base, columns)
+                    if isinstance(listed, RecordList):
+                        yield from self._samples(data, listed, base, columns)
+                    elif self._spe_words is not None:
+                        yield from self._spe_samples(data, listed, columns)
         except OSError as error:
             raise read_failed(self.path, error) from None
         except (ValueError, IndexError, struct.error) as error:
@@ -176,12 +186,15 @@ class PerfData:
 
     def _describe_events(self) -> None:
         for event in self._events:
-            if event.has(SampleType.ADDR) and not event.dummy:
+            if not event.dummy and (event.has(SampleType.ADDR) or event is self._spe_event):
                 self.about.events[event.name] = event.period
             elif not event.dummy:
                 self.about.other_events.append(event.name)
-        if self._has_spe:
-            self.about.notes.append(decode_aux())
+        if self._spe_unknown:
+            self.about.notes.append(
+                f"{self._spe_unknown:,} records of ARM SPE have no time or no thread: record with "
+                "ts_enable=1 as root, or import what 'perf script --itrace=M' prints"
+            )
 
     # The header, and what it points to
 
@@ -209,7 +222,7 @@ class PerfData:
         numbers = [number for number in range(256) if features >> number & 1]
         for row, number in enumerate(numbers):
             offset, length = struct.unpack_from("<QQ", table, 16 * row)
-            if number in (_OSRELEASE, _NRCPUS, _CPUDESC, _CPUID, _CMDLINE, _EVENT_DESC):
+            if number in (*_TEXTS, _NRCPUS, _CMDLINE, _EVENT_DESC):
                 self._add_feature(number, self._part(file, size, offset, length))
         if data + data_bytes > size:
             raise ValueError("it ends within its records")
@@ -248,12 +261,8 @@ class PerfData:
 
     def _add_feature(self, number: int, data: bytes) -> None:
         about = self.about
-        if number == _OSRELEASE:
-            about.kernel = _text(data, 0)[0]
-        elif number == _CPUDESC:
-            about.machine = _text(data, 0)[0]
-        elif number == _CPUID:
-            about.cpuid = _text(data, 0)[0]
+        if number in _TEXTS:
+            setattr(about, _TEXTS[number], _text(data, 0)[0])
         elif number == _NRCPUS:
             about.cpus = min(_number(data, 0), 1 << 20)
         elif number == _CMDLINE:
@@ -288,11 +297,21 @@ class PerfData:
 
     def _add_time_conversion(self, record: bytes) -> None:
         shift, multiplier = struct.unpack_from("<QQ", record, 8)
-        if shift < 64:
+        if shift < 64 and multiplier:
             self.about.ns_per_tick = multiplier / (1 << shift)
+            zero_ns = int.from_bytes(record[24:32], "little")
+            hz = min(round(1e9 / self.about.ns_per_tick), MAX_INT64)
+            self._spe_clock = SpeClock(0, min(zero_ns, MAX_INT64), hz)
 
     def _add_aux_info(self, record: bytes) -> None:
-        self._has_spe |= _number(record, 8) == _ARM_SPE
+        if _number(record, 8) == _ARM_SPE:
+            self._spe_words = tuple(np.frombuffer(record[16 : 16 + 8 * 16], "<u8").tolist())
+
+    @property
+    def _spe_event(self) -> PerfEvent | None:
+        """The event of SPE, whose PMU's type one of the words says."""
+        words = self._spe_words or ()
+        return next((event for event in self._events if event.type in words), None)
 
     # Records of the kernel that are no samples
 
@@ -300,17 +319,16 @@ class PerfData:
         return min(self._events[0].time_of(record), MAX_INT64) if self._events else 0
 
     def _add_name(self, record: bytes) -> None:
-        (misc,), (pid, tid) = (
-            struct.unpack_from("<H", record, 4),
-            struct.unpack_from("<II", record, 8),
-        )
+        misc, _, pid, tid = struct.unpack_from("<HHII", record, 4)
         executed = bool(misc & _MISC_EXEC_OR_DATA)
+        self.tasks.add_thread(tid, pid)
         if pid == tid:
             name = _c_text(record, 16)
             self.tasks.add_name(self._time_of(record), pid, name, executed=executed)
 
     def _add_fork(self, record: bytes) -> None:
-        pid, parent = struct.unpack_from("<II", record, 8)
+        pid, parent, tid = struct.unpack_from("<III", record, 8)
+        self.tasks.add_thread(tid, pid)
         if pid != parent:
             self.tasks.add_fork(self._time_of(record), pid, parent)
 
@@ -331,10 +349,11 @@ class PerfData:
 
     def _records(
         self, file: BinaryIO, begin: int, end: int
-    ) -> Iterator[tuple[memoryview, RecordList, int]]:
+    ) -> Iterator[tuple[memoryview, RecordList | bytes, int]]:
         """Yield listed records, the bytes that they lie in, and the offset of these in the file.
 
-        Records of perf itself are handled on the way; a compressed one holds others.
+        Records of perf itself are handled on the way; a compressed one holds others. Of an AUX
+        area, its data in pieces, and the record before it.
         """
         expand: Any = None
         rest = b""
@@ -368,8 +387,17 @@ class PerfData:
                 size = int.from_bytes(last[8 : 16 if kind == _AUXTRACE else 12], "little")
                 if size > end - at:
                     raise ValueError("an AUX area ends after the file")
-                at += size
-                left = left[size:]
+                ends = at + size
+                while at < ends and kind == _AUXTRACE:
+                    if not left:
+                        left = memoryview(file.read(min(_AUX_PIECE, ends - at)))
+                    if not left:
+                        raise ValueError("it ends within an AUX area")
+                    piece = left[: min(_AUX_PIECE, ends - at)]
+                    yield piece, last, at
+                    at, left = at + len(piece), left[len(piece) :]
+                left = left[ends - at :]
+                at = ends
                 if not left:
                     file.seek(at)
         self._check_whole(memoryview(rest), more=False)
@@ -420,11 +448,10 @@ class PerfData:
                 time_ns = self._time_of(record)
                 self._widen(time_ns, time_ns)
         counts = read_records(SampleFormat(0), Kind.LOAD, data, listed.offset[others], columns)
-        self.losses = Losses(
-            min(self.losses.lost + counts.lost, MAX_INT64),
-            self.losses.throttled + counts.throttled,
-        )
-        self._check_counts(counts, base)
+        self._add_losses(counts)
+        self._offset = base
+        if counts.corrupt:
+            raise ValueError("a record of lost samples is not whole")
         rows = np.flatnonzero(is_sample)
         if not len(rows):
             return
@@ -439,10 +466,33 @@ class PerfData:
             if columns.count and event.has(SampleType.ADDR):
                 yield self._completed(event, columns)
 
-    def _check_counts(self, counts: RingCounts, base: int) -> None:
-        if counts.corrupt:
-            self._offset = base
-            raise ValueError("a record of lost samples is not whole")
+    def _spe_samples(
+        self, data: memoryview, aux: bytes, columns: RecordColumns
+    ) -> Iterator[RecordColumns]:
+        """Yield the accesses in a piece of ARM SPE's AUX area that missed a cache."""
+        event, (thread, cpu) = self._spe_event, struct.unpack_from("<iI", aux, 36)
+        columns.clear()
+        decoding = Decoding(min(event.period if event else 1, 2**32 - 1) or 1, misses=True)
+        clock = self._spe_clock
+        counts = decode_packets(bytes(data), decoding, clock, cpu & 0xFFFF, columns)
+        self._add_losses(counts)
+        self._spe_unknown += counts.corrupt
+        count = columns.count
+        columns.level[:count] = columns.instructions[:count] = 0
+        found_threads, which = np.unique(columns.thread[:count], return_inverse=True)
+        # Without a thread of its own, a record is of that of the area; 0 where it is a CPU's.
+        threads = [each or max(thread, 0) for each in found_threads.tolist()]
+        known, found = self._process_of_thread, self.tasks.process_of_thread
+        pids = np.array([known.setdefault(t, found.get(t, t)) for t in threads], np.uint32)
+        columns.pid[:count] = pids[which] if count else 0
+        timeless = columns.time_ns[:count] == 0
+        columns.pid[:count][timeless] = 0
+        self._spe_unknown += int((columns.pid[:count] == 0).sum())
+        if not timeless.all():
+            times = columns.time_ns[:count][~timeless]
+            self._widen(int(times.min()), int(times.max()))
+        if count:
+            yield columns
 
     def _by_event(
         self, listed: RecordList, rows: npt.NDArray[np.int64]
@@ -489,20 +539,15 @@ class PerfData:
         self._widen(int(times.min()), int(times.max()))
         return columns
 
+    def _add_losses(self, counts: RingCounts) -> None:
+        lost = min(self.losses.lost + counts.lost, MAX_INT64)
+        self.losses = Losses(lost, self.losses.throttled + counts.throttled)
+
     def _widen(self, first_ns: int, last_ns: int) -> None:
         if last_ns:
             begin_ns, end_ns = self.span_ns
             first_ns = first_ns or last_ns
             self.span_ns = min(begin_ns or first_ns, first_ns), max(end_ns, last_ns)
-
-
-def decode_aux() -> str:
-    """Return what is said of ARM SPE's packets in AUX areas, which are not decoded here."""
-    return (
-        "ARM SPE's packets in AUX areas are left out: print them with 'perf script --itrace=M "
-        "--header --ns -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,phys_addr' and "
-        "import that"
-    )
 
 
 def _decompressor() -> Any:

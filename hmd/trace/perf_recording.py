@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 import hmd
-from hmd.base.errors import HmdError
+from hmd.base.errors import HmdError, UsageError
 from hmd.linux.mappings import kind_of
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import CpuModel, find_core
 from hmd.sample.perf_ring import Level, RecordColumns
+from hmd.trace.blocks import MAX_ROWS
 from hmd.trace.reader import MAX_INT64, MAX_PROCESSES, TraceError
 from hmd.trace.trace import SAMPLE_COLUMNS, Ending, Losses, MappingSnapshot, TracedProcess
 from hmd.trace.writer import TraceWriter
@@ -45,6 +46,9 @@ _LEVEL_NAMES: Final = [
 _TAGGED_LOADS: Final = re.compile(r"ldlat|mem-loads|load.latency|config 0x1cd", re.IGNORECASE)
 _MAX_NAME: Final = 1024
 _MAX_ANCESTORS: Final = 64
+_MAX_WORD, _MAX_WORDS = 128, 64
+_MAX_PATHS: Final = MAX_ROWS // 8
+"""Letters of a process's paths, which are one block of the trace; JSON makes 6 bytes of some."""
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\xa1-\ufffd]")
 _GHZ: Final = re.compile(r"@\s*(\d+(?:\.\d+)?)\s*GHz")
 
@@ -90,6 +94,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self._events, self._mappings_left = 0, _MAX_MAPPINGS_OF_ALL
+        self.process_of_thread: dict[int, int] = {}
         self._names: dict[int, list[tuple[int, str]]] = {}
         self._execs: dict[int, list[int]] = {}
         self._forks: dict[int, tuple[int, int]] = {}
@@ -106,6 +111,11 @@ class Tasks:
         self._names.setdefault(pid, []).append((time_ns, printable(name)))
         if executed:
             self._execs.setdefault(pid, []).append(time_ns)
+
+    def add_thread(self, thread: int, pid: int) -> None:
+        """Add a thread of a process."""
+        self._count()
+        self.process_of_thread[thread] = pid
 
     def add_fork(self, time_ns: int, pid: int, parent: int) -> None:
         """Add a new process, a copy of its parent."""
@@ -160,6 +170,11 @@ class Tasks:
         last = changes[np.searchsorted(changes, first, side="right")]
         edge = np.array(edges, np.uint64)
         rows = [seen[number] for number in owner[first].tolist()]
+        named, letters = dict[str, str](), 0
+        for one in rows:
+            if one.path not in named:
+                letters += len(one.path) + 4
+                named[one.path] = one.path if letters <= _MAX_PATHS else ""
         return MappingSnapshot(
             time_ns,
             process,
@@ -167,7 +182,7 @@ class Tasks:
             edge[last],
             np.array([kind_of(one.path) for one in rows], np.uint8),
             np.array([one.access for one in rows], np.uint8),
-            tuple(one.path for one in rows),
+            tuple(named[one.path] for one in rows),
         )
 
 
@@ -217,8 +232,11 @@ def import_recording(
 
     Kept are samples of user addresses that no cache answered, as far as the data source tells;
     with ``cached``, all. ``ghz`` is the clock in whose cycles latencies are; without it, that of
-    the recording. Raises TraceError where nothing can be kept, and what to record instead.
+    the recording. Raises TraceError where nothing can be kept, and what to record instead;
+    UsageError where the trace would replace the recording.
     """
+    if output.exists() and source.exists() and output.samefile(source):
+        raise UsageError(f"{output} is the recording itself: name another file for the trace")
     result, pids = Import(), dict[int, int]()
     for columns in recording.batches():
         _count(columns, _kept_rows(columns, cached, result), result, pids)
@@ -286,18 +304,16 @@ def _trace_columns(
     ns_per_cycle: float,
 ) -> dict[str, npt.NDArray[Any]]:
     found, index = np.unique(columns.pid[rows], return_inverse=True)
-    latency_ns = np.minimum(columns.latency[rows] * ns_per_cycle, 2**32 - 1)
+    processes = [pids.get(pid) for pid in found.tolist()]
+    if None in processes:
+        raise TraceError("the recording has changed while it was read: import it again")
     own: dict[str, npt.NDArray[Any]] = {
-        "process": np.array([pids[pid] for pid in found.tolist()], np.uint16)[index],
-        "latency_ns": latency_ns,
+        "process": np.array(processes, np.uint16)[index],
+        "latency_ns": np.minimum(columns.latency[rows] * ns_per_cycle, 2**32 - 1),
         "instructions": np.zeros(len(rows)),
     }
-    return {
-        name: np.asarray(
-            own.get(name, getattr(columns, name, rows)[rows] if name not in own else 0)
-        ).astype(dtype)
-        for name, dtype in SAMPLE_COLUMNS.items()
-    }
+    own |= {name: getattr(columns, name)[rows] for name in SAMPLE_COLUMNS if name not in own}
+    return {name: own[name].astype(dtype) for name, dtype in SAMPLE_COLUMNS.items()}
 
 
 def _metadata(about: PerfAbout, result: Import, begin_ns: int, source: Path) -> dict[str, Any]:
@@ -314,7 +330,7 @@ def _metadata(about: PerfAbout, result: Import, begin_ns: int, source: Path) -> 
         "begin_ns": begin_ns,
         "clock": "monotonic",
         "hmd": hmd.__version__,
-        "command": [printable(word) for word in about.command[:256]],
+        "command": [printable(word)[:_MAX_WORD] for word in about.command[:_MAX_WORDS]],
         "kernel": printable(about.kernel),
         "machine": printable(about.machine),
         "cpus": about.cpus,

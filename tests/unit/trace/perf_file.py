@@ -144,12 +144,11 @@ def text(value: str) -> bytes:
     return struct.pack("<I", len(raw)) + raw
 
 
-def features(events: Sequence[Event], cpu: str = "Some CPU @ 2.00GHz") -> dict[int, bytes]:
+def features(events: Sequence[Event], cpu: str, words: Sequence[str]) -> dict[int, bytes]:
     described = struct.pack("<II", len(events), 128) + b"".join(
         event.attr().ljust(128, b"\0") + struct.pack("<I", len(event.ids)) + text(event.name)
         + struct.pack(f"<{len(event.ids)}Q", *event.ids) for event in events
     )  # fmt: skip
-    words = ["perf", "mem", "record"]
     return {
         OSRELEASE: text("6.1.0"),
         CPUDESC: text(cpu),
@@ -165,6 +164,7 @@ class PerfFile:
     events: list[Event]
     records: list[bytes] = field(default_factory=list)
     cpu: str = "Some CPU @ 2.00GHz"
+    command: Sequence[str] = ("perf", "mem", "record")
 
     def file(self) -> bytes:
         attr_bytes = self.events[0].attr_bytes
@@ -177,7 +177,7 @@ class PerfFile:
             at += len(own)
         data = b"".join(self.records)
         data_at = attrs_at + len(attrs)
-        known = features(self.events, self.cpu)
+        known = features(self.events, self.cpu, self.command)
         at = data_at + len(data) + 16 * len(known)
         table = b""
         for content in known.values():
@@ -197,6 +197,6 @@ class PerfFile:
         ]
         known = [
             record(FEATURE, struct.pack("<Q", number) + content)
-            for number, content in features(self.events, self.cpu).items()
+            for number, content in features(self.events, self.cpu, self.command).items()
         ]
         return head + b"".join([*attrs, *known, *self.records])

@@ -18,6 +18,7 @@ import pytest
 
 from hmd.base.errors import Exit
 from hmd.cli.main import main
+from hmd.simulate import sampled_program
 from hmd.trace.blocks import Block, read_block, read_header, write_block, write_header
 from hmd.trace.reader import TraceError, TraceFile, read_trace
 from hmd.trace.summary import summarise
@@ -183,4 +184,22 @@ def test_mutants_of_traces_estimated_or_refused_in_one_line(
         assert "Traceback" not in printed.err
         assert codes[-1] in (Exit.OK, Exit.FAILURE, Exit.USAGE), printed.err
         assert printed.out if codes[-1] == Exit.OK else printed.err
+    assert 0 < codes.count(Exit.OK) < ESTIMATED
+
+
+def test_mutants_of_one_trace_estimated_and_simulated_or_refused_in_one_line(
+    blocks: list[Block],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sampled_program, "MAX_MISSES", 3000)
+    rng, path, codes = random.Random(23), tmp_path / "mutant.hmdt", []
+    for _ in range(ESTIMATED // 2):
+        write_mutant(path, blocks, rng)
+        for words in (["estimate", str(path)], ["simulate", str(path), "--policy", "none"]):
+            codes.append(main([*words, "--json"]))
+            printed = capsys.readouterr()
+            assert "Traceback" not in printed.err
+            assert codes[-1] in (Exit.OK, Exit.FAILURE, Exit.USAGE, Exit.TARGET), printed.err
     assert 0 < codes.count(Exit.OK) < ESTIMATED

@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hmd.base.errors import Exit, HmdError
+from hmd.base.errors import Exit, HmdError, UsageError
 from hmd.cli.main import main
 from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import Kind
@@ -21,6 +21,7 @@ from hmd.trace.convert import open_recording
 from hmd.trace.perf_recording import Import, import_recording
 from hmd.trace.reader import TraceError, read_trace
 from hmd.trace.trace import Trace
+from tests.fakes import spe_packets
 from tests.unit.trace.perf_file import (
     AUX,
     AUXTRACE,
@@ -28,6 +29,7 @@ from tests.unit.trace.perf_file import (
     BRANCH_STACK,
     CALLCHAIN,
     CGROUP,
+    COMM,
     COMPRESSED,
     COMPRESSED2,
     DATA_PAGE_SIZE,
@@ -49,8 +51,10 @@ from tests.unit.trace.perf_file import (
     comm,
     fork,
     mmap2,
+    padded,
     record,
     sample,
+    trailer,
     values,
 )
 
@@ -167,10 +171,26 @@ def test_import_several_events_told_apart_by_id(tmp_path: Path, id_field: int, p
     assert "one in 5003" in trace.about["detail"]
 
 
+def test_import_group_with_a_leader_that_takes_no_samples(tmp_path: Path) -> None:
+    # As perf mem record opens load latency from Sapphire Rapids on; the group is read, too.
+    fields = PLAIN | IDENTIFIER | READ
+    leader = Event("cpu/mem-loads-aux/", fields, 0, (7,), config=0x8203, read_format=0xC)
+    loads = Event(sample_type=fields, ids=(8,), read_format=0xC)
+    made = PerfFile([leader, loads], [sample(loads, values(4096, event_id=8))])
+    trace, _ = imported(made.file(), tmp_path)
+    assert trace.samples.address.tolist() == [4096]
+    assert trace.about["detail"] == "cpu/mem-loads,ldlat=30/P"
+
+
 def test_import_sample_of_unknown_event_refused_with_its_offset(tmp_path: Path) -> None:
     event = Event(sample_type=PLAIN | ID)
     made = PerfFile([event, Event(sample_type=PLAIN | ID, ids=(8,))])
-    made.records = [sample(event, values(4096)), sample(event, values(4096, event_id=55))]
+    # After a record of another kind, from which the offset does not count.
+    made.records = [
+        sample(event, values(4096)),
+        sample(event, values(4096, event_id=55)),
+        comm(event, 100, "prog", 1),
+    ]
     data = made.file()
     offset = data.index(made.records[1])
     with pytest.raises(TraceError, match=f"offset {offset}: a sample of an event that the file"):
@@ -241,6 +261,31 @@ def test_import_processes_their_names_and_mappings(tmp_path: Path) -> None:
     assert (trace.begin_ns, trace.runtime_ns) == (2, 7)
 
 
+def test_import_of_long_commands_and_many_long_paths_is_a_trace(tmp_path: Path) -> None:
+    event = Event()
+    made = PerfFile([event], command=["ä" * 4000] * 300)
+    made.records = [
+        mmap2(event, 100, 0x1000 * n, 0x1000, f"/{n}{'ä' * 500}", n) for n in range(1, 1500)
+    ]
+    made.records.append(sample(event, values(4096, time=5000)))
+    trace, _ = imported(made.file(), tmp_path)
+    assert len(trace.about["command"]) == 64
+    (mapped,) = trace.mappings
+    assert len(mapped.path) == 1499
+    assert mapped.path[0].startswith("/1ä")
+    assert mapped.path[-1] == ""
+
+
+def test_import_over_the_recording_itself_refused(tmp_path: Path) -> None:
+    data = PerfFile([Event()], [sample(Event(), values(4096))]).file()
+    (tmp_path / "perf.data").write_bytes(data)
+    recording = open_recording(tmp_path / "perf.data")
+    assert recording is not None
+    with pytest.raises(UsageError, match="is the recording itself"):
+        import_recording(recording, tmp_path / "perf.data", tmp_path / "perf.data")
+    assert (tmp_path / "perf.data").read_bytes() == data
+
+
 def test_import_losses_and_throttling_counted(tmp_path: Path) -> None:
     event = Event()
     made = PerfFile([event], [sample(event, values(4096))])
@@ -288,20 +333,74 @@ def test_import_compressed_bomb_refused(tmp_path: Path) -> None:
         imported(made.file(), tmp_path)
 
 
-def test_import_aux_areas_passed_over_and_named(tmp_path: Path) -> None:
+def aux_area(data: bytes, thread: int = -1, cpu: int = 3) -> bytes:
+    return record(AUXTRACE, struct.pack("<QQQIiII", len(data), 0, 0, 0, thread, cpu, 0)) + data
+
+
+def test_import_aux_areas_of_others_passed_over(tmp_path: Path) -> None:
     event = Event()
-    aux = record(AUXTRACE, struct.pack("<QQQIIII", 3000, 0, 0, 0, 0, 0, 0)) + b"\xff" * 3000
-    info = record(AUXTRACE_INFO, struct.pack("<II", 4, 0))
+    info = record(AUXTRACE_INFO, struct.pack("<II", 1, 0))  # Intel PT
+    aux = aux_area(b"\xff" * 3000)
     made = PerfFile([event], [info, aux, sample(event, values(4096)), aux])
     for data in (made.file(), made.pipe()):
-        trace, found = imported(data, tmp_path)
+        trace, _ = imported(data, tmp_path)
         assert len(trace.samples) == 1
-        assert any("perf script --itrace=M" in note for note in found.notes)
-    made.records = [info, aux]
-    with pytest.raises(TraceError, match=r"ARM SPE.*perf script --itrace=M"):
-        imported(made.file(), tmp_path)
     with pytest.raises(TraceError, match="an AUX area ends after the file"):
         imported(made.pipe()[:-8], tmp_path)
+
+
+def spe_file(*areas: bytes) -> PerfFile:
+    """A recording of ARM SPE, whose PMU has type 9 and whose counter ticks at 1 GHz."""
+    event = Event("arm_spe_0/ts_enable=1/", PLAIN & ~(1 << 3), 4096, type=9, config=0)
+    info = record(AUXTRACE_INFO, struct.pack("<IIQQ", 4, 0, 9, 0))
+    conversion = record(TIME_CONV, struct.pack("<QQQ", 10, 1 << 10, 5000))
+    child = record(COMM, struct.pack("<II", 100, 101) + padded("thread") + trailer(event, 100, 2))
+    records = [info, conversion, comm(event, 100, "prog", 1), child, *areas]
+    return PerfFile([event], records, cpu="ARMv8")
+
+
+@pytest.mark.parametrize("pipe", [False, True])
+def test_import_spe_packets_decoded(tmp_path: Path, pipe: bool) -> None:
+    missed = [
+        spe_packets.access(0x10000 + 4096 * n, latency=90 + n, thread=101, time=1000 + n)
+        for n in range(5)
+    ]
+    store = spe_packets.access(0x80000, kind=spe_packets.STORE, thread=100, time=2000)
+    hit = spe_packets.access(0x90000, thread=100, bits=0x6, time=2001)
+    made = spe_file(aux_area(b"".join(missed)), aux_area(store + hit, cpu=7))
+    trace, found = imported(made.pipe() if pipe else made.file(), tmp_path)
+    rows = trace.samples
+    assert rows.address.tolist() == [*(0x10000 + 4096 * n for n in range(5)), 0x80000]
+    assert rows.time_ns.tolist() == [*(6000 + n for n in range(5)), 7000]
+    assert rows.kind.tolist() == [Kind.LOAD] * 5 + [Kind.STORE]
+    # At 1 GHz, that of the counter, as the CPU's is not known.
+    assert rows.latency_ns.tolist() == [90, 91, 92, 93, 94, 0]
+    assert (set(rows.period.tolist()), rows.cpu.tolist()[-1]) == ({4096}, 7)
+    assert [(p.pid, p.name) for p in trace.processes] == [(100, "prog")]
+    assert trace.about["detail"] == "arm_spe_0/ts_enable=1/"
+    assert found.notes == []
+
+
+def test_import_spe_of_a_thread_and_of_none(tmp_path: Path) -> None:
+    of_area = spe_packets.access(0x10000, time=10)
+    made = spe_file(aux_area(of_area, thread=101), aux_area(spe_packets.access(0x20000)))
+    trace, found = imported(made.file(), tmp_path)
+    assert trace.samples.address.tolist() == [0x10000]
+    assert any("1 records of ARM SPE have no time or no thread" in note for note in found.notes)
+
+
+@given(data=st.binary(max_size=400), times=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_import_spe_any_packets_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, times: bool
+) -> None:
+    made = spe_file(aux_area(spe_packets.access(0x10000, thread=100) + data))
+    if not times:
+        del made.records[1]
+    try:
+        imported(made.file(), tmp_path_factory.getbasetemp())
+    except HmdError as error:
+        assert "\n" not in str(error)
 
 
 def test_import_other_files_refused_in_one_line(tmp_path: Path, capsys: Capture) -> None:
