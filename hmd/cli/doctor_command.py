@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +27,10 @@ EXAMPLES = """\
 examples:
   hmd doctor          what works, what does not, and the command that changes it
   hmd doctor --json   the same for programs; exit code 4 if something needed is missing
+  hmd doctor --report machine.tar.gz   also a file to attach to a report of an error
+
+The file has the findings, and the files of /proc and /sys that they follow from: CPU model, nodes,
+PMUs, features. It has no names of hosts, users or programs, no serial numbers, no addresses.
 
 levels:
   ok    works         warn  hmd works, with less effect      fail  hmd cannot work
@@ -34,6 +40,12 @@ levels:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd doctor``."""
     add_flag(parser, "--json", "print JSON")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="write the findings and what they follow from into a tar file, without personal data",
+    )
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help=argparse.SUPPRESS)
     parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help=argparse.SUPPRESS)
     parser.set_defaults(func=run)
@@ -43,12 +55,25 @@ def run(args: argparse.Namespace) -> int:
     """Print all diagnostics; ``Exit.MISSING`` where one of them is a failure."""
     sections = examine(args.proc, args.sysfs)
     failed = any(f.level == Severity.FAIL for _, found in sections for f in found)
+    findings = [{"section": name, **asdict(f)} for name, found in sections for f in found]
+    document = {"works": not failed, "findings": findings}
+    if args.report is not None:
+        _write_report(args.report, document, args.proc, args.sysfs)
     if args.json:
-        findings = [{"section": name, **asdict(f)} for name, found in sections for f in found]
-        print_json({"works": not failed, "findings": findings})
+        print_json(document)
     else:
         _print(sections, failed)
     return Exit.MISSING if failed else Exit.OK
+
+
+def _write_report(path: Path, document: Mapping[str, object], proc: Path, sysfs: Path) -> None:
+    """Write the findings, hmd's version and the machine's files."""
+    from hmd import __version__
+    from hmd.linux.machine_report import collect_files, write_report
+
+    about = {"hmd": __version__, "machine": platform.machine(), **document}
+    report = {"report.json": json.dumps(about, indent=1) + "\n"}
+    write_report(path, report | collect_files(proc, sysfs))
 
 
 Sections = Sequence[tuple[str, Sequence["Diagnostic"]]]
