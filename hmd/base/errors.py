@@ -48,6 +48,17 @@ class HmdError(Exception):
     exit_code: Exit = Exit.FAILURE
 
 
+class PageSizeError(HmdError):
+    """A file is of a machine whose base pages, of ``page_bytes``, are not this process's."""
+
+    def __init__(self, what: str, page_bytes: int) -> None:
+        super().__init__(
+            f"{what} is of a machine with pages of {page_bytes >> 10} KiB: set "
+            f"HMD_PAGE_BYTES={page_bytes} to read it, with no file of another size beside it"
+        )
+        self.page_bytes = page_bytes
+
+
 class UsageError(HmdError):
     """The options of a command, or the arguments of a request, do not go together."""
 

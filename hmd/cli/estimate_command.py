@@ -159,7 +159,7 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
         "--move-ns",
         type=number(1e-3, 1e9),
         metavar="NS",
-        help="time that moving a page costs the program, in nanoseconds (default 2000)",
+        help="time that moving a page costs the program, in nanoseconds (default 2000 for 4 KiB)",
     )
     add_flag(group, "--json", "print JSON: seconds, bytes, shares")
 

@@ -18,10 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
 from hmd import __version__
-from hmd.base.errors import Exit, HmdError, unavailable_code
+from hmd.base.errors import Exit, HmdError, PageSizeError, unavailable_code
 
 INTERRUPTED = 130
 """128 + SIGINT, what a shell reports for a command that Ctrl-C ended."""
@@ -250,6 +251,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # also of --help, which exits
     except HmdError as error:
+        if isinstance(error, PageSizeError) and argv is None:
+            _run_again(error.page_bytes)
         sys.stderr.writelines(f"hmd: {line}\n" for line in str(error).splitlines())
         return error.exit_code
     except KeyboardInterrupt:
@@ -260,6 +263,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _report_os_error(error)
     return code
+
+
+def _run_again(page_bytes: int) -> None:
+    """Run this command line with pages of another size; returns if their size was set already.
+
+    Kernels are compiled for one size: those of others are kept in a cache of their own.
+    """
+    from hmd.base.units import PAGE_SIZE_VARIABLE
+
+    if PAGE_SIZE_VARIABLE in os.environ:
+        return
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    environment = {
+        "NUMBA_CACHE_DIR": str(caches / f"hmd/pages-{page_bytes}"),
+        **os.environ,
+        PAGE_SIZE_VARIABLE: str(page_bytes),
+    }
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def _report_os_error(error: OSError) -> Exit:

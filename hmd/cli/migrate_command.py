@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_flag(parser, "--shared", "also move pages that other processes map (needs CAP_SYS_NICE)")
     add_flag(parser, "--dry-run", "move nothing, show what would move")
-    add_flag(parser, "--json", "print JSON: bytes, pages of 4 KiB, s")
+    add_flag(parser, "--json", "print JSON: bytes, base pages, s")
     parser.set_defaults(func=run)
 
 
@@ -205,7 +205,7 @@ def _advice(reason: MoveStatus, args: argparse.Namespace) -> str:
 
 
 def _document(totals: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON form; pages are of 4 KiB."""
+    """Return the JSON form; pages are base pages."""
     return {
         "pid": args.pid,
         "to": args.to,

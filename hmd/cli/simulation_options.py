@@ -168,7 +168,9 @@ def fast_pages(text: str, pages: int) -> int:
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"--fast: {error}") from None
     if wanted < 1:
-        raise UsageError(f"--fast {text} is less than a page of 4 KiB: give the fast node more")
+        raise UsageError(
+            f"--fast {text} is less than a page of {PAGE_BYTES >> 10} KiB: give the fast node more"
+        )
     return min(wanted, pages)
 
 

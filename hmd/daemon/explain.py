@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.errors import TargetError
-from hmd.base.units import PAGE_BYTES
+from hmd.base.units import PAGE_BYTES, PAGE_MOVE_COST
 from hmd.heat.table import HeatTable
 from hmd.heat.view import PageView
 from hmd.linux.procfs import ProcessId
@@ -152,7 +152,7 @@ def _describe(
         slower = min(max(tier, 1), len(latency) - 1)
         difference_ns = float(latency[slower] - latency[0])
         per_s = rate * size * difference_ns * 1e-9 / float(overlap[pages.process[row]])
-        cost_s = size * MOVE_NS * 1e-9
+        cost_s = size * MOVE_NS * PAGE_MOVE_COST * 1e-9
         if not movable:
             why = "it may not be moved: it is pinned, fixed in memory, or on a node without a tier"
         elif tier == 0 and (hottest is None or rate >= hottest):

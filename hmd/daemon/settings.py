@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hmd.base.errors import UsageError
 from hmd.config import Config
-from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.settings import HeatSettings
 from hmd.linux.damon import CacheWatch
 from hmd.linux.procfs import ProcessId
@@ -31,8 +31,8 @@ from hmd.sample.periods import PeriodSettings
 from hmd.sample.sampler import SampleSettings
 from hmd.tick.budget import BudgetSettings
 
-DETAIL_BYTES = 6 << 10
-"""Memory of a chunk whose pages are counted one by one: 12 bytes for each of 512 pages."""
+DETAIL_BYTES = 12 * CHUNK_PAGES
+"""Memory of a chunk whose pages are counted one by one: 12 bytes for each page."""
 
 
 def target_specs(config: Config) -> tuple[TargetSpec, ...]:

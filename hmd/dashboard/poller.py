@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.errors import UnreachableError
+from hmd.base.units import PAGE_BYTES
 from hmd.control.client import ask_bytes
 from hmd.control.status_json import read_heat_map, read_status, status_document
 from hmd.metrics.heat_map import HeatMap, ProcessHeat, grid_of
@@ -332,6 +333,7 @@ class Poller:
                 "socket": str(self._socket),
                 "window_s": self._window_s,
                 "quiet_s": self._quiet_s(),
+                "page_bytes": PAGE_BYTES,
                 "status": status and status_document(status, exclude=_NOT_SHOWN),
                 "series": self._history.series(),
                 "rounds": self._history.rounds(),

@@ -19,17 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.errors import ConfigError
-from hmd.base.units import PAGE_BYTES
+from hmd.base.units import PAGE_BYTES, PAGE_MOVE_COST
 from hmd.estimate.cost import add_slow
 from hmd.estimate.layout import Layout, numbered_lines, read_text
 from hmd.estimate.model import Estimate, RuntimeModel, SlowMass
 from hmd.estimate.overlap import CLASSES
 from hmd.estimate.samples import PageIndex
 
-MOVE_NS = 2000.0
-"""Time of a 4 KiB page's move, in ns, during which the program waits. Published figures are 1 to
-12 us (HeMem, SOSP '21; Nimble, ASPLOS '19); a copy at 4 GB/s is 1 us, unmapping and the rest
-about as long."""
+MOVE_NS = 2000.0 * PAGE_MOVE_COST
+"""Time of a base page's move, in ns, during which the program waits. Published figures for 4 KiB
+are 1 to 12 us (HeMem, SOSP '21; Nimble, ASPLOS '19); a copy at 4 GB/s is 1 us, unmapping and the
+rest about as long."""
 
 _ROUNDS = 12
 _NEAR = 1e-4

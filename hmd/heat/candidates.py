@@ -86,7 +86,7 @@ class RowBins(NamedTuple):
 class UnshownTotals(NamedTuple):
     """Totals of the movable pages that a view does not show; shape ``(processes, nodes)``.
 
-    ``accesses`` per second, with priorities, and 4 KiB ``pages``.
+    ``accesses`` per second, with priorities, and base ``pages``.
     """
 
     accesses: Float64Plane

@@ -223,7 +223,7 @@ def compute_retention(
 class RememberedRates(NamedTuple):
     """Rates as they were at the end of a tick.
 
-    ``mean`` is the rate per 4 KiB page of each process, 0 where it has none; ``owner`` the chunk of
+    ``mean`` is the rate per base page of each process, 0 where it has none; ``owner`` the chunk of
     each page slot.
     """
 

@@ -2,7 +2,7 @@
 """How the heat table is stored: chunks of 2 MiB as columns, page slots, and an index of chunks.
 
 Rows of chunks are dense: the last chunk takes the row of one that is removed. A chunk has 47 bytes
-of columns and up to 64 of the index. Counts per 4 KiB page take 6 KiB more: a chunk has them while
+of columns and up to 64 of the index. Counts per base page take 6 KiB more: a chunk has them while
 it owns a page slot. Slots are a bounded pool; a chunk without one is *coarse*: it is counted as one
 row. Row numbers are valid until ``version`` changes, those of chunks until ``order`` does: it
 changes when chunks are removed or renumbered, not when chunks or page slots are added.
@@ -44,7 +44,8 @@ from hmd.base.numba_kernels import (
     inline,
     kernel,
 )
-from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED, PROBE_PARTS
+from hmd.base.units import PAGE_SHIFT
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PROBE_PARTS
 
 #: The ``idle`` byte of a page that has just appeared, or is absent.
 NEW: Final = 0x80
@@ -57,10 +58,9 @@ _CODE_TICKS: Final = 1 << (
 )
 _TICKS: Final = np.concatenate([[0], np.cumsum(_CODE_TICKS[:-1])]).astype(np.int32)
 
-#: log2 of the bytes in a chunk and in a page.
-CHUNK_SHIFT: Final = 21
-PAGE_SHIFT: Final = 12
-#: User addresses have at most 56 bits (five-level paging), so a chunk number has 35.
+#: log2 of the bytes in a chunk.
+CHUNK_SHIFT: Final = CHUNK_BYTES.bit_length() - 1
+#: User addresses have at most 56 bits (five-level paging), so a chunk number has 35 or fewer.
 ADDRESS_BITS: Final = 56
 NUMBER_BITS: Final = ADDRESS_BITS - CHUNK_SHIFT
 EMPTY: Final = -1
@@ -210,7 +210,7 @@ class HistoryColumns(NamedTuple):
 class TableRates(NamedTuple):
     """How hot pages are, where the table keeps them.
 
-    Rates are in accesses per second and 4 KiB page, times the priority of the process; ``samples``
+    Rates are in accesses per second and base page, times the priority of the process; ``samples``
     are the effective samples on which they rest. Shapes are ``(slots, 512)`` for pages and
     ``(chunks,)`` for chunks that are one row of a view.
     """

@@ -33,11 +33,11 @@ from hmd.base.numba_kernels import (
     inline,
     kernel,
 )
+from hmd.base.units import PAGE_SHIFT
 from hmd.heat.chunks import (
     ADDRESS_BITS,
     CHUNK_SHIFT,
     EMPTY,
-    PAGE_SHIFT,
     ChunkColumns,
     ChunkCounts,
     ChunkIndex,

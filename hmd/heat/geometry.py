@@ -7,14 +7,14 @@ from typing import Final
 
 from hmd.base.units import HUGE_PAGE_PAGES, PAGE_BYTES
 
-#: Pages per chunk: 2 MiB of address space, the size of a huge page.
+#: Pages per chunk, which has the size of a huge page: 512, 2 MiB, with base pages.
 CHUNK_PAGES: Final = HUGE_PAGE_PAGES
 CHUNK_BYTES: Final = CHUNK_PAGES * PAGE_BYTES
-#: Pages per block: 64 KiB of neighbours, whose heat is estimated together.
+#: Pages per block of neighbours, whose heat is estimated together.
 BLOCK_PAGES: Final = 16
 CHUNK_BLOCKS: Final = CHUNK_PAGES // BLOCK_PAGES
-#: Parts of 32 KiB of a coarse chunk: a bit for each shows whether samples hit it.
-PROBE_PARTS: Final = 64
+#: Parts of a coarse chunk, 64 at most: a bit for each shows whether samples hit it.
+PROBE_PARTS: Final = min(64, CHUNK_PAGES)
 PROBE_PART_PAGES: Final = CHUNK_PAGES // PROBE_PARTS
 #: Exposure is stored in a byte; this value is all of the process's history.
 FULL_EXPOSURE: Final = 255

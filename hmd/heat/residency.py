@@ -73,7 +73,7 @@ class PlanColumns(Protocol):
 
     @property
     def pages(self) -> npt.NDArray[np.uint32]:
-        """Size of each page, in 4 KiB pages."""
+        """Size of each page, in base pages."""
         ...
 
     @property

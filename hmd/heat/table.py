@@ -325,7 +325,7 @@ class HeatTable:
         return lost
 
     def resident_pages(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return 4 KiB pages per process and node, shape ``(processes, nodes)``.
+        """Return base pages per process and node, shape ``(processes, nodes)``.
 
         First the movable ones, then the unmovable ones.
         """

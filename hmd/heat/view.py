@@ -7,7 +7,7 @@ a plan needs for some rows alone. Row numbers are valid for one tick;
 :class:`hmd.heat.page_state.PageState` keeps values per page across ticks, and
 :meth:`PageView.find` finds pages again by their addresses.
 
-A row is an extent of pages that is counted as one: 4 KiB, a huge page of 2 MiB, or what is
+A row is an extent of pages that is counted as one: a base page, a huge page, or what is
 resident of a coarse chunk of 2 MiB. Policies read the number of pages from ``size`` and rely on
 nothing else.
 
@@ -97,7 +97,7 @@ class ViewedTable(Protocol):
 class PageRows(NamedTuple):
     """Some rows of a view; columns of shape ``(k,)`` as :class:`PageView` has them.
 
-    The 4 KiB pages of a row that ``moves_as_base_pages`` move one by one.
+    The base pages of a row that ``moves_as_base_pages`` move one by one.
     """
 
     process: npt.NDArray[np.int32]
@@ -184,7 +184,7 @@ class PageView:
 
     @property
     def size(self) -> npt.NDArray[np.uint16]:
-        """Number of 4 KiB pages."""
+        """Number of base pages."""
         return self._columns.size
 
     @property
@@ -208,7 +208,7 @@ class PageView:
 
     @property
     def rate(self) -> npt.NDArray[np.float32]:
-        """Accesses per second and 4 KiB page, times the priority of the process."""
+        """Accesses per second and base page, times the priority of the process."""
         return self._rates.rate
 
     @cached_property
@@ -308,7 +308,7 @@ class PageView:
         return np.divide(weight, of_process, out=weight, where=of_process > 0)
 
     def pages_by_node(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return 4 KiB pages per process and node, shape ``(processes, nodes)``.
+        """Return base pages per process and node, shape ``(processes, nodes)``.
 
         First the pages that are shown and movable, then all others.
         """

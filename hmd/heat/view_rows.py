@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The rows of a page view: which the table has, and their columns.
 
-Each row has a storage index. A 4 KiB page: ``page_slot * 512 + page``. A chunk that is one row,
+Each row has a storage index. A base page: ``page_slot * 512 + page``. A chunk that is one row,
 since it is a huge page or coarse: ``page_slots * 512 + chunk``. Absent pages have no row. Costs
 about 1 ns per row to list and 3 ns to gather.
 
@@ -33,11 +33,10 @@ from hmd.base.numba_kernels import (
     inline,
     kernel,
 )
-from hmd.base.units import PAGE_BYTES
+from hmd.base.units import PAGE_BYTES, PAGE_SHIFT
 from hmd.heat.chunks import (
     ADDRESS_BITS,
     EMPTY,
-    PAGE_SHIFT,
     ChunkColumns,
     TableRates,
     find_position,
@@ -54,7 +53,7 @@ _PAGE_BITS: Final = ADDRESS_BITS - PAGE_SHIFT
 class PageColumns(NamedTuple):
     """What a view has of every page, apart from heat; shape ``(n,)``.
 
-    ``chunk`` is the row of its chunk. ``size`` is in 4 KiB pages; ``tier`` is -1 for pages that are
+    ``chunk`` is the row of its chunk. ``size`` is in base pages; ``tier`` is -1 for pages that are
     not movable, ``node`` where a page lies, ``idle`` as hmd.heat.chunks encodes it.
     """
 
@@ -120,7 +119,7 @@ def count_rows(chunks: int, columns: ChunkColumns) -> int:
 
 @kernel
 def count_shown(process: Int32s, pages: PageColumns, count: Int64Plane) -> None:
-    """Add the 4 KiB pages of movable rows to ``count``, shape ``(processes, nodes)``."""
+    """Add the base pages of movable rows to ``count``, shape ``(processes, nodes)``."""
     for row in range(len(process)):
         node = pages.node[row]
         if pages.tier[row] >= 0 and node < count.shape[1]:

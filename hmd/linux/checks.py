@@ -23,7 +23,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from hmd.base.errors import Diagnostic, Severity
-from hmd.base.units import PAGE_BYTES
+from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES, PAGE_SIZE_VARIABLE, PAGE_SIZES
 from hmd.linux.damon import Kdamonds
 from hmd.linux.damon_ownership import damon_finding, holder
 from hmd.linux.huge_pages import HugeSource, read_huge_pages
@@ -109,16 +109,25 @@ def _move_pages() -> Diagnostic:
 
 
 def page_size_finding(page_bytes: int = mmap.PAGESIZE) -> Diagnostic:
-    """Return whether the kernel's page size is that of hmd."""
+    """Return whether the kernel's page size is one that hmd knows, and that it counts in."""
     state = f"{page_bytes >> 10} KiB"
-    if page_bytes == PAGE_BYTES:
-        return Diagnostic("page size", Severity.OK, state)
+    if page_bytes != PAGE_BYTES:
+        return Diagnostic(
+            "page size",
+            Severity.FAIL,
+            f"{state}, but {PAGE_SIZE_VARIABLE} says {PAGE_BYTES >> 10} KiB",
+            "hmd moves pages of this kernel by its addresses and counts",
+            f"unset {PAGE_SIZE_VARIABLE}: it is for traces of other machines",
+        )
+    if page_bytes in PAGE_SIZES:
+        huge = HUGE_PAGE_BYTES >> 20
+        return Diagnostic("page size", Severity.OK, f"{state}, huge pages of {huge} MiB")
     return Diagnostic(
         "page size",
         Severity.FAIL,
-        f"{state}, not 4 KiB",
-        "hmd counts heat and moves by pages of 4 KiB, of which the kernel knows several as one",
-        "boot a kernel with pages of 4 KiB (on ARM, CONFIG_ARM64_4K_PAGES)",
+        f"{state}, not 4, 16 or 64 KiB",
+        "hmd knows no kernel with such pages, and has no test of them",
+        "boot a kernel with pages of 4, 16 or 64 KiB",
     )
 
 
@@ -301,7 +310,7 @@ def _transparent_huge_pages(sysfs: Path) -> Diagnostic | None:
     defrag = chosen(read_text(folder / "defrag")) or "unknown"
     why = ""
     if enabled == "always":
-        why = "huge pages move whole: 2 MiB follow one hot 4 KiB; hmd weighs them as one"
+        why = "huge pages move whole: all follow one hot base page; hmd weighs them as one"
     return Diagnostic(name, Severity.OK, f"{enabled} (defrag {defrag})", why)
 
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Huge pages of a process: blocks of 2 MiB that are huge now, pages of 1 GiB that cannot move.
+"""Huge pages of a process: blocks that are huge now, and larger pages that cannot move.
+
+A block is ``HUGE_PAGE_BYTES``, 2 MiB with base base pages; larger are hugetlbfs's gigantic
+pages: 1 GiB then, 16 GiB with base pages of 64 KiB.
 
 Which blocks are huge depends on fragmentation, khugepaged and splits, so the kernel is asked. The
 first source that answers is used: PAGEMAP_SCAN (Linux 6.7, CAP_SYS_PTRACE; about 1 µs per block),
 pagemap with kpageflags (CAP_SYS_ADMIN; about 3 µs per block), and smaps, which has one sum per
 mapping and so identifies only mappings that are huge throughout.
 
-For a page of 1 GiB without a free one in the node's pool, move_pages(2) fails with ENOMEM as it
+For a gigantic page without a free one in the node's pool, move_pages(2) fails with ENOMEM as it
 does on a full node (:mod:`hmd.linux.node_memory`). The two differ in the size of the page, in
 /proc/PID/numa_maps. That walks the process's page tables, so it is read only where the node has
 none free and the process has such pages (HugetlbPages in /proc/PID/status).
@@ -24,7 +27,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.units import GIB, HUGE_PAGE_BYTES, KIB, PAGE_BYTES
+from hmd.base.units import HUGE_PAGE_BYTES, KIB, PAGE_BYTES
 from hmd.linux.mappings import MappingKind, Mappings, read_mapping_details, read_mappings
 from hmd.linux.page_calls import PageIs, scan
 from hmd.linux.procfs import PROC, ProcessId, absent, open_to_read, read_bytes, read_int
@@ -42,11 +45,8 @@ Spans: TypeAlias = npt.NDArray[np.uint64]
 """Start and end (exclusive) of ranges of addresses, shape ``(n, 2)``."""
 
 _SYSFS: Final = Path("/sys")
-_POOL: Final = f"hugepages/hugepages-{GIB // KIB}kB"
-
-_GIGANTIC: Final = re.compile(
-    rb"^([0-9a-f]+) .*\bkernelpagesize_kB=%d$" % (GIB // KIB), re.MULTILINE
-)
+_POOL: Final = re.compile(r"hugepages-(\d+)kB", re.ASCII)
+_PAGE_SIZE: Final = re.compile(rb"^([0-9a-f]+) .*\bkernelpagesize_kB=([0-9]+)$", re.MULTILINE)
 
 _HUGETLB: Final = re.compile(rb"^HugetlbPages:\s+([0-9]+) kB$", re.MULTILINE)
 
@@ -61,7 +61,7 @@ class HugeSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HugePages:
-    """Addresses of 2 MiB blocks that are one huge page each, ascending, shape ``(n,)``."""
+    """Addresses of blocks that are one huge page each, ascending, shape ``(n,)``."""
 
     address: npt.NDArray[np.uint64]
     source: HugeSource
@@ -95,7 +95,7 @@ def read_huge_pages(pid: int, mappings: Mappings, proc: Path = PROC) -> HugePage
 
 
 def candidate_spans(mappings: Mappings) -> Spans:
-    """Return the parts of mappings in whole 2 MiB blocks that may have huge pages.
+    """Return the parts of mappings in whole blocks that may have huge pages.
 
     Start and end of each, shape ``(n, 2)``. Memory without access, which is only reserved, is left
     out; a span of terabytes is one row.
@@ -108,7 +108,7 @@ def candidate_spans(mappings: Mappings) -> Spans:
 
 
 def _up(addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Round up to 2 MiB; at the top of the address space that wraps to 0."""
+    """Round up to a block; at the top of the address space that wraps to 0."""
     return (addresses + np.uint64(HUGE_PAGE_BYTES - 1)) & ~np.uint64(HUGE_PAGE_BYTES - 1)
 
 
@@ -133,7 +133,7 @@ def _scan(fd: int, start: int, end: int) -> npt.NDArray[np.uint64]:
 
 
 def _blocks_within(start: int, end: int) -> npt.NDArray[np.uint64]:
-    """Return the aligned 2 MiB blocks that lie whole within ``start`` to ``end``."""
+    """Return the aligned blocks that lie whole within ``start`` to ``end``."""
     numbers = np.arange(-(-start // HUGE_PAGE_BYTES), end // HUGE_PAGE_BYTES, dtype=np.uint64)
     return numbers * np.uint64(HUGE_PAGE_BYTES)
 
@@ -216,7 +216,7 @@ def huge_throughout(details: Mappings) -> npt.NDArray[np.uint64]:
 
 
 class GiganticPages:
-    """Says which pages of a process are of 1 GiB and find none free on a node."""
+    """Says which pages of a process are gigantic and find none free on a node."""
 
     def __init__(self, proc: Path = PROC, sysfs: Path = _SYSFS) -> None:
         self._proc, self._nodes = proc, sysfs / "devices/system/node"
@@ -226,7 +226,7 @@ class GiganticPages:
     ) -> npt.NDArray[np.bool_]:
         """Return a mask of the shape of the addresses."""
         lacking = np.zeros(len(addresses), np.bool_)
-        if not self._are_used() or read_int(self._nodes / f"node{node}" / _POOL / "free_hugepages"):
+        if not self._count("node*", "nr_hugepages") or self._count(f"node{node}", "free_hugepages"):
             return lacking
         if not self._has_hugetlb(process.pid):
             return lacking
@@ -239,16 +239,24 @@ class GiganticPages:
         lacking[inside] = np.isin(mappings.start[row[inside]], starts)
         return lacking
 
-    def _are_used(self) -> bool:
-        """Return whether any node has such pages."""
-        return any(read_int(path) for path in self._nodes.glob(f"node*/{_POOL}/nr_hugepages"))
+    def _count(self, nodes: str, counter: str) -> int:
+        """Add up a counter of the nodes' pools of gigantic pages."""
+        pools = self._nodes.glob(f"{nodes}/hugepages/hugepages-*kB")
+        sizes = ((pool, _POOL.fullmatch(pool.name)) for pool in pools)
+        return sum(
+            read_int(pool / counter) or 0
+            for pool, size in sizes
+            if size and int(size[1]) * KIB > HUGE_PAGE_BYTES
+        )
 
     def _has_hugetlb(self, pid: int) -> bool:
-        """Return whether a process has 1 GiB of hugetlbfs pages or more."""
+        """Return whether a process has more hugetlbfs memory than one huge page."""
         found = _HUGETLB.search(read_bytes(self._proc / str(pid) / "status") or b"")
-        return found is not None and int(found[1]) >= GIB // KIB
+        return found is not None and int(found[1]) * KIB > HUGE_PAGE_BYTES
 
     def _mapping_starts(self, pid: int) -> npt.NDArray[np.uint64]:
         """Return the starts of the mappings that have such pages, ascending."""
         text = read_bytes(self._proc / str(pid) / "numa_maps") or b""
-        return np.array([int(start, 16) for start in _GIGANTIC.findall(text)], np.uint64)
+        found = _PAGE_SIZE.findall(text)
+        starts = [int(start, 16) for start, kib in found if int(kib) * KIB > HUGE_PAGE_BYTES]
+        return np.array(starts, np.uint64)

@@ -27,7 +27,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hmd.base.errors import Diagnostic, Severity
-from hmd.base.units import GIB, KIB, MIB, PAGE_BYTES
+from hmd.base.units import GIB, HUGE_PAGE_BYTES, KIB, MIB, PAGE_BYTES
 from hmd.linux.procfs import PROC, read_bytes, read_int
 
 REFRESH_S = 30.0
@@ -99,15 +99,17 @@ def hugetlb_finding(sysfs: Path) -> Diagnostic:
     for size, pages, _ in pools:
         counts[size] = counts.get(size, 0) + pages
     state = ", ".join(f"{pages} of {_printed(size)}" for size, pages in sorted(counts.items()))
-    if any(size >= GIB and pages > free for size, pages, free in pools):
+    fixed = [size for size, pages, free in pools if size > HUGE_PAGE_BYTES and pages > free]
+    if fixed:
+        gigantic = _printed(min(fixed))
         return Diagnostic(
             name,
             Severity.WARN,
             state,
-            "a page of 1 GiB moves only to a free one of the target node's pool; hmd tries it "
-            "again after a delay, which costs a failed call",
+            f"a page of {gigantic} moves only to a free one of the target node's pool; hmd tries "
+            "it again after a delay, which costs a failed call",
             "set `keep: [/anon_hugepage, /dev/hugepages]` for the targets, or keep free pages of "
-            "1 GiB on each node",
+            f"{gigantic} on each node",
         )
     return Diagnostic(name, Severity.OK, f"{state}; each moves whole")
 

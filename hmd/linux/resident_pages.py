@@ -34,8 +34,13 @@ Addresses: TypeAlias = npt.NDArray[np.uint64]
 PART_PAGES: Final = 16 * HUGE_PAGE_PAGES
 """Most pages of one part: about 2 ms of queries."""
 
-# Ends of user addresses with four and five levels (Documentation/arch/x86/x86_64/mm.rst).
-_USER_ENDS: Final = ((1 << 47) - PAGE_BYTES, (1 << 56) - PAGE_BYTES)
+_USER_ENDS: Final = (
+    ((1 << 47) - PAGE_BYTES, (1 << 56) - PAGE_BYTES)
+    if os.uname().machine == "x86_64"
+    else (1 << 56,)
+)
+"""Ends of user addresses that lie within a block: with four and five levels of x86-64
+(Documentation/arch/x86/x86_64/mm.rst). Other architectures end with a block."""
 _NONE: Final = np.empty(0, np.uint64)
 
 _ENTRY_BYTES: Final = 8
@@ -51,7 +56,7 @@ _GAP_PAGES: Final = 64
 class ResidentPart:
     """Pages that may be resident up to ``until``, where the next part begins.
 
-    ``pages`` are starts of 4 KiB pages, ``huge`` of 2 MiB blocks that are one huge page; no other
+    ``pages`` are starts of base pages, ``huge`` of 2 MiB blocks that are one huge page; no other
     page before ``until`` is resident.
     """
 

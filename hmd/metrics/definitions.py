@@ -472,7 +472,7 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
         ),
         gauge(
             "hmd_heat_pages",
-            "Pages of 4 KiB by tier and by log2 of their accesses per second.",
+            "Base pages by tier and by log2 of their accesses per second.",
             _heat,
             "tier",
             "heat_log2",

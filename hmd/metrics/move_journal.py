@@ -33,7 +33,7 @@ ANSWERED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class PastMove:
-    """A move of 4 KiB ``pages``, ``rate`` accesses per second and page then, at ``now_s``.
+    """A move of base ``pages``, ``rate`` accesses per second and page then, at ``now_s``.
 
     ``others`` are the pages that moved the other way in the same tick, ``others_rate`` their mean
     rate: what a promotion displaced, or what displaced a demoted page.

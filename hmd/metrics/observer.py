@@ -346,7 +346,7 @@ def sample_nodes(heat: HeatTable, batch: AccessBatch) -> npt.NDArray[np.int16]:
 
 
 def resident_pages(heat: HeatTable, topology: Topology) -> npt.NDArray[np.int64]:
-    """Return pages of 4 KiB by process of the table and node id; about 0.3 ns per page."""
+    """Return base pages by process of the table and node id; about 0.3 ns per page."""
     movable, fixed = heat.resident_pages(_node_count(topology))
     return movable + fixed
 

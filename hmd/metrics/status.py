@@ -7,7 +7,7 @@ dashboard checks what it receives against the same types (:mod:`hmd.control.stat
 replaces the whole record, so that readers in other threads need no lock.
 
 The names of fields are the keys of the JSON, except where ``alias`` gives another. Bytes are bytes,
-times seconds, pages 4 KiB, shares and ratios 1 for all. Sums count from the daemon's start.
+times seconds, pages base pages, shares and ratios 1 for all. Sums count from the daemon's start.
 
 The limits keep the daemon's memory and its answers bounded, whatever it observes. This module
 imports neither numpy nor numba, since the dashboard's process has no need of them.

@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.units import PAGE_SHIFT
 from hmd.linux.procfs import ProcessId
 
-_PAGE_SHIFT: Final = 12
 _ADDRESS_BITS: Final = 45  # of a page number: 57-bit addresses of five-level page tables
 _MAX_FAILURES: Final = 30
 _NO_KEYS: Final = np.empty(0, np.uint64)
@@ -85,7 +85,7 @@ class RetryBackoff:
             while self._next_number in taken:
                 self._next_number = (self._next_number + 1) % (1 << (64 - _ADDRESS_BITS))
             self._process_numbers[process] = self._next_number
-        pages = (addresses >> np.uint64(_PAGE_SHIFT)) & np.uint64((1 << _ADDRESS_BITS) - 1)
+        pages = (addresses >> np.uint64(PAGE_SHIFT)) & np.uint64((1 << _ADDRESS_BITS) - 1)
         return pages | np.uint64(self._process_numbers[process] << _ADDRESS_BITS)
 
     def _find(

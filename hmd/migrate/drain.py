@@ -78,7 +78,7 @@ class DrainRequest:
 class DrainResult:
     """The result of the passes for one ``serial``.
 
-    ``left`` are pages of 4 KiB by node and reason as the last complete pass found them. ``settled``
+    ``left`` are base pages by node and reason as the last complete pass found them. ``settled``
     says that this pass covered all processes and moved nothing: what is left will stay.
     """
 

@@ -107,7 +107,7 @@ class MovePagesEngine:
         node: int,
         deadline_s: float,
     ) -> npt.NDArray[np.int16]:
-        """Move pages (of ``page_counts`` x 4 KiB) to the node; return one status per page.
+        """Move pages (of ``page_counts`` base pages) to the node; return one status per page.
 
         Ends early, with the rest DEFERRED, when the clock reaches the deadline, or once
         ``stopping`` is set.

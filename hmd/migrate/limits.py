@@ -73,7 +73,7 @@ def move_sequence(plan: Plan) -> tuple[Rows, Rows]:
 
 
 class BatchSize:
-    """How many 4 KiB pages to hand to one call, so that it blocks its target briefly.
+    """How many base pages to hand to one call, so that it blocks its target briefly.
 
     A process that accesses a page under migration waits for it, and each call also drains the LRU
     caches of all CPUs: few long calls delay the target, many short ones delay every process. The

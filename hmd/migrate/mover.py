@@ -7,7 +7,7 @@ because of a target: it may exit, exec or unmap at any moment.
 It checks where pages are before it moves them (``check_sources``), so that plans which are out of
 date cost no calls. A query of a page costs the kernel a thirteenth of its move, more than all else
 that the mover does for it, and mostly confirms what the plan says. So one in ``QUERIED_ONE_IN`` of
-a process's pages of 4 KiB is queried, and where all of these are on the node that the plan expects,
+a process's base pages is queried, and where all of these are on the node that the plan expects,
 so are the others. If one is not, all are queried; so are huge pages, few rows, and dry runs. The
 result is exact but for pages that went to their target since the plan was made, in a plan whose
 sample met none of them: they count as moved. The move itself reports absent and unmovable pages.
@@ -80,7 +80,7 @@ def _sample_rows(part: PlanPart) -> npt.NDArray[np.bool_]:
 
 
 def _query(engine: MovePagesEngine, part: PlanPart, chosen: npt.NDArray[np.bool_]) -> bool:
-    """Query rows; return whether all their 4 KiB pages are where the plan says."""
+    """Query rows; return whether all their base pages are where the plan says."""
     rows = np.flatnonzero(chosen)
     target = np.full(len(rows), part.to_node, np.int16)
     status, node = engine.locate(part.process, part.address[rows], target)

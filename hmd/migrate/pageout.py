@@ -43,7 +43,7 @@ class PageoutSettings:
 
 @dataclass(slots=True)
 class PageoutStats:
-    """Counters since the start, in pages of 4 KiB: asked for, paged out, and still resident."""
+    """Counters since the start, in base pages: asked for, paged out, and still resident."""
 
     asked_pages: int = 0
     out_pages: int = 0

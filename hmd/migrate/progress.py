@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.units import HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.base.units import HUGE_PAGE_PAGES, PAGE_BYTES, PAGE_SHIFT
 from hmd.linux.procfs import ProcessId
 from hmd.migrate.limits import is_uniform, move_sequence
 from hmd.migrate.status import Flow, MoveOutcome, MoveStatus
@@ -93,7 +93,7 @@ class PlanProgress:
         """
         # One integer per page, since numpy sorts records slowly: 45 bits hold every page number of
         # five-level page tables, which leaves 19 bits for half a million processes in a plan.
-        page = self._address >> np.uint64(12)
+        page = self._address >> np.uint64(PAGE_SHIFT)
         if len(self.parts) > 1:
             page |= self._process.astype(np.uint64) << np.uint64(45)
         twice = np.zeros(len(page), np.bool_)

@@ -140,8 +140,8 @@ class MoveOutcome:
     """The outcome of a plan; columns have shape ``(n,)`` and the order of the plan's rows.
 
     ``status`` holds codes of :class:`hmd.migrate.status.MoveStatus`; ``node`` is where the
-    page is now, -1 absent or unknown; ``moved_pages`` is how many 4 KiB pages of the row moved (of
-    a huge page that the kernel has split, maybe not all). ``moved`` counts 4 KiB pages by flow, in
+    page is now, -1 absent or unknown; ``moved_pages`` is how many base pages of the row moved (of
+    a huge page that the kernel has split, maybe not all). ``moved`` counts base pages by flow, in
     a dry run those that would move; ``pages`` counts planned ones by status. ``seconds`` is the
     duration of the whole.
     """
@@ -172,7 +172,7 @@ class MoveOutcome:
 
 @dataclass(slots=True)
 class MoverStats:
-    """Counters of a mover since it was created; pages are of 4 KiB, dry runs are not counted.
+    """Counters of a mover since it was created; pages are base pages, dry runs are not counted.
 
     ``rows`` of plans; ``calls`` that move, their rows, and the time spent in them; ``queries`` and
     their rows. ``moved_pages`` by flow, ``pages`` planned by status; ``split_huge_pages`` are rows
@@ -198,7 +198,7 @@ class MoverStats:
 
 @dataclass(slots=True)
 class MoveTotals:
-    """Pages (of 4 KiB) moved by flow and planned by status, without deferred ones.
+    """Base pages moved by flow and planned by status, without deferred ones.
 
     ``resident_pages`` were found in the slices that plans were made of. ``limited`` says that a
     limit ended the migration.

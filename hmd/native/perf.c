@@ -142,6 +142,7 @@ void hmd_perf_read_times(const void *header, struct hmd_perf_times *times)
 	times->ns_per_tsc = shift < 64 ? (double)mult / (double)((uint64_t)1 << shift) : 0;
 	times->known_clock = mult && zero_known && shift < 64;
 #else
+	(void)zero_known;
 	times->ns_per_tsc = 0;
 	times->known_clock = 0;
 #endif

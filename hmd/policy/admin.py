@@ -266,7 +266,7 @@ def assign_nodes(
 ) -> Integers:
     """Return the target node of each page, -1 where none has room; columns of shape ``(n,)``.
 
-    The first of the pages, each of ``size`` 4 KiB, choose first. ``room`` is updated.
+    The first of the pages, each of ``size`` base pages, choose first. ``room`` is updated.
     """
     target = np.full(len(size), -1, np.int64)
     for origin in np.unique(source).tolist():
@@ -279,7 +279,7 @@ def assign_nodes(
 
 
 def _fitting(size: Integers, room: int) -> npt.NDArray[np.intp]:
-    """Return the rows that fit: the first ones, then 4 KiB pages where a huge page does not."""
+    """Return the rows that fit: the first ones, then base pages where a huge page does not."""
     fits = np.cumsum(size) <= room
     small = ~fits & (size == 1)
     fits |= small & (np.cumsum(small) <= room - int(size[fits].sum()))

@@ -33,7 +33,7 @@ Sums: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of processes and their pages of the fastest tier, in 4 KiB.
+    """Groups of processes and their pages of the fastest tier, in base pages.
 
     ``of_process`` is the group of each process. ``held``, the pages on the tier now, ``least`` and
     ``most`` have shape ``(groups,)``. Unmovable pages count as held.

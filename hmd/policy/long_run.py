@@ -163,7 +163,7 @@ class LongRun:
         return float(self._weights()[slot]) if slot >= 0 else 0.0
 
     def mix_rates(self, pages: PageView, rate: Rates | None = None) -> Rates:
-        """Return accesses per second and 4 KiB page of each row of a view; shape ``(n,)``.
+        """Return accesses per second and base page of each row of a view; shape ``(n,)``.
 
         The mean is mixed with ``rate``, None: the rates of the view. The first call of a tick
         learns from it.

@@ -31,7 +31,7 @@ _NONE: Final = -1
 class CandidatePages(NamedTuple):
     """The pages that may move, columns of shape ``(rows,)``.
 
-    Pages of ``size`` 4 KiB of a ``group``, on node ``source``, that go to ``tier``: first the
+    Pages of ``size`` base pages of a ``group``, on node ``source``, that go to ``tier``: first the
     promotions, the most valuable first, then the pages that may be demoted. A promotion without
     ``displaces`` takes only room that is free. Of demotions those of the lowest ``key`` go first.
     """

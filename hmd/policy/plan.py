@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Plan:
     """Moves, phase by phase; all columns have shape ``(n,)``.
 
-    ``process`` indexes ``processes``; ``address`` is the start of a page of ``pages`` 4 KiB units
+    ``process`` indexes ``processes``; ``address`` is the start of a page of ``pages`` base pages
     (1, or 512 for a huge page); nodes are node ids. ``phase`` never falls from one move to the
     next: demotions that make room are in an earlier phase than the promotions that need it, and
     the moves of one phase may be made in any order. The mover defers the last rows where its

@@ -29,6 +29,7 @@ from hmd.base.numba_kernels import (
     Uint16s,
     kernel,
 )
+from hmd.base.units import PAGE_MOVE_COST
 from hmd.heat.geometry import MOVE_WEAR
 from hmd.heat.rates import ANSCOMBE
 from hmd.policy.cohorts import Cohorts
@@ -69,7 +70,7 @@ class MoveTerms(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """The ``rate`` of each page in the next ``ticks`` alone, in accesses per second and 4 KiB."""
+    """The ``rate`` of each page in the next ``ticks`` alone, in accesses per second and page."""
 
     rate: Rates
     ticks: int
@@ -92,7 +93,7 @@ class PageColumns(NamedTuple):
 class PageValues(NamedTuple):
     """The movable rows of a view; shape ``(n,)``.
 
-    ``row`` of the view, its ``tier``, and its ``size`` in 4 KiB pages. Each 4 KiB saves
+    ``row`` of the view, its ``tier``, and its ``size`` in base pages. Each base page saves
     ``saving_low`` to ``saving_high`` per ns of latency, the ends of what samples allow; all of them
     ``served`` at most. A move costs ``cost`` ns. Rows with ``enough_samples`` may be promoted.
     """
@@ -238,7 +239,7 @@ class SavingsLedger:
         columns = PageColumns(
             pages.tier, pages.size, pages.wear, pages.process, rate, pages.effective_samples
         )
-        move_ns = terms.move_ns * _COST_BY_WEAR
+        move_ns = terms.move_ns * PAGE_MOVE_COST * _COST_BY_WEAR
         count = value_pages(columns, seconds, move_ns, terms.confidence, terms.samples_min, into)
         self._values = values = PageValues._make(column[:count] for column in into)
         self.wanted = values.tier.copy()

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.units import PAGE_SHIFT
 from hmd.linux.process_table import ProcessTable
 from hmd.linux.procfs import PROC, ProcessId, absent, alive, replaced
 from hmd.sample.perf_ring import RecordColumns, distinct
@@ -46,7 +47,6 @@ MAX_UNKNOWN = 4096
 
 _PRESENT = 1 << 63
 _FRAME = (1 << 55) - 1
-_PAGE_SHIFT = 12
 
 Pages = list[tuple[int, int]]
 """Virtual page numbers and the page frames that samples had there."""
@@ -234,8 +234,8 @@ def _read_frame(fd: int, page: int) -> int | None:
 def _newest_pages(columns: RecordColumns, which: npt.NDArray[np.int32], root: int) -> Pages:
     """Return the newest distinct pages of a root's rows, ``MAX_LOOKUPS`` at most."""
     last = np.flatnonzero(which == root)[::-1][: 8 * MAX_LOOKUPS]
-    pages = (columns.address[last] >> np.uint64(_PAGE_SHIFT)).tolist()
-    frames = (columns.physical[last] >> np.uint64(_PAGE_SHIFT)).tolist()
+    pages = (columns.address[last] >> np.uint64(PAGE_SHIFT)).tolist()
+    frames = (columns.physical[last] >> np.uint64(PAGE_SHIFT)).tolist()
     newest: dict[int, int] = {}
     for page, frame in zip(pages, frames, strict=True):
         if frame and page < 1 << 52:

@@ -10,6 +10,7 @@ opens may still show nothing. The order is that of ``hmd.sample.sampler.SAMPLERS
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -23,6 +24,7 @@ from hmd.base.errors import (
     UnavailableError,
     is_transient,
 )
+from hmd.base.units import PAGE_BYTES, PAGE_SIZE_VARIABLE
 from hmd.linux.damon import Kdamonds
 from hmd.linux.damon_ownership import holder as damon_holder
 from hmd.linux.damon_ownership import stop_left_behind
@@ -78,6 +80,10 @@ def open_sampler(
     lacks; TransientError if one of them may work later, NotPermittedError if more privileges would
     make one of them work.
     """
+    if mmap.PAGESIZE != PAGE_BYTES:
+        raise MissingError(
+            f"{PAGE_SIZE_VARIABLE} is for traces of other machines: unset it to sample this one"
+        )
     stop_left_behind(Kdamonds(sysfs))
     if settings.sampler != "auto":
         sampler = find_opener(settings.sampler, before)(settings, proc, sysfs)

@@ -77,7 +77,7 @@ class SimulationSettings:
 
 @dataclass(frozen=True, slots=True)
 class TickRow:
-    """A tick: when it ended, the program's misses by node, and the pages of 4 KiB that moved.
+    """A tick: when it ended, the program's misses by node, and the base pages that moved.
 
     ``swapped_in_pages`` are those that the program faulted in after they were paged out.
     """

@@ -58,7 +58,7 @@ PAGEOUT_CANDIDATES: Final = 16
 
 POLICY_ROWS: Final = 1 << 16
 """Rows of a view on which a policy decides, of a table with more than twice as many: 256 MiB of
-4 KiB pages, 128 GiB of chunks. And most rows of which drains and pins move some in a tick."""
+base pages, 128 GiB of chunks. And most rows of which drains and pins move some in a tick."""
 
 PAGEOUT_ROWS: Final = 1 << 19
 """Most rows of which some are paged out in a tick: the kernel may keep many of them in memory."""

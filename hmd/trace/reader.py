@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.errors import HmdError
-from hmd.base.units import PAGE_BYTES
+from hmd.base.errors import HmdError, PageSizeError
+from hmd.base.units import PAGE_BYTES, PAGE_SIZES
 from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import COLUMNS
 from hmd.trace.blocks import VERSION, Block, DamageError, read_block, read_header
@@ -320,7 +320,10 @@ def checked_int(
 
 
 def checked_metadata(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the words of a trace's first block; what has no check is for people to read."""
+    """Return the words of a trace's first block; what has no check is for people to read.
+
+    Raises ValueError, or PageSizeError for the trace of a machine with other pages.
+    """
     if any(words.get(name, 0) is None for name in _NEVER_NULL):
         raise ValueError(f"one of {', '.join(_NEVER_NULL)} is null")
     for name in _TEXTS:
@@ -334,6 +337,11 @@ def checked_metadata(words: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{name} is no list")
     for tier in words.get("tiers") or ():
         _check_tier(tier)
+    page_bytes = words.get("page_bytes") or PAGE_BYTES
+    if page_bytes not in PAGE_SIZES:
+        raise ValueError(f"pages of {page_bytes} bytes")
+    if page_bytes != PAGE_BYTES:
+        raise PageSizeError("the trace", page_bytes)
     return dict(words)
 
 

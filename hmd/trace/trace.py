@@ -20,7 +20,7 @@ from hmd.linux.clock import ClockKind
 from hmd.sample.access_batch import COLUMNS
 
 Pages: TypeAlias = npt.NDArray[np.uint64]
-"""Addresses of pages of 4 KiB."""
+"""Addresses of base pages."""
 Nodes: TypeAlias = npt.NDArray[np.int16]
 
 UNMAPPED = np.int16(-1)
@@ -108,7 +108,7 @@ class MappingSnapshot:
 class PlacementChange:
     """Runs of pages and their node at one time; columns of shape ``(n,)``.
 
-    ``start`` is the address of the first page of a run, ``pages`` their number (4 KiB each),
+    ``start`` is the address of the first page of a run, ``pages`` their number (base pages),
     ``node`` is ``UNMAPPED`` where they have gone. Pages of no run are where they were before.
     """
 

@@ -5,6 +5,7 @@ import { $ } from "./elements.js";
 import { drawCensus, drawMoves, drawShare, drawSweep } from "./figures.js";
 import { drawMaps, followMaps, leaveCell, showHeat, showPick } from "./heat_maps.js";
 import { showRounds } from "./moves.js";
+import { setPageBytes } from "./units.js";
 import { showFacts, showKeys, showNotices } from "./summary.js";
 import { showTargets, showTiers } from "./targets.js";
 
@@ -45,6 +46,7 @@ async function poll() {
   if (text !== shown) {
     state = JSON.parse(text);
     shown = text;
+    setPageBytes(state.page_bytes);
     draw();
   }
   if (paused) return;

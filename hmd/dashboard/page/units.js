@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Figures as text, in the units of hmd's tables.
 
-export const PAGE_BYTES = 4096;
+export let PAGE_BYTES = 4096;
+export function setPageBytes(bytes) {
+  PAGE_BYTES = bytes;
+}
 
 export function bytes(value) {
   if (value === null || value === undefined) return "-";

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.atomic_file import finished_file
-from hmd.base.errors import HmdError
+from hmd.base.errors import HmdError, PageSizeError
 from hmd.base.units import PAGE_BYTES
 from hmd.base.untrusted_files import DAMAGED, read_arrays, reason_of
 
@@ -43,6 +43,8 @@ _FLAGS: Final = 255
 MAX_CPUS: Final = 16
 """TIMING_MAX_VCPUS of timing.h."""
 _LINES: Final = 64
+EMULATED_PAGE_BYTES: Final = 4096
+"""Pages of the emulated machine, which is of x86-64 whatever the host is."""
 _USER_END: Final = 1 << 47
 # The header as numpy writes it (numpy.lib.format, version 1.0). Its own reader evaluates Python.
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
@@ -134,6 +136,8 @@ def _member(archive: ZipFile, name: str, descr: str, file_bytes: int) -> npt.NDA
 
 def _check(found: Mapping[str, Any]) -> None:
     """Raise ValueError where a value is out of its range."""
+    if PAGE_BYTES != EMULATED_PAGE_BYTES:
+        raise PageSizeError("the recording", EMULATED_PAGE_BYTES)
     rows = {len(found[name]) for name in _ROWS}
     if len(rows) != 1 or rows == {0}:
         raise ValueError("columns of different lengths" if len(rows) > 1 else "no misses")

@@ -98,7 +98,7 @@ class HeatClasses:
 
 
 def _mean_rate(pages: PageView) -> float:
-    """Return the mean rate of all movable 4 KiB pages; 0 if there are none."""
+    """Return the mean rate of all movable base pages; 0 if there are none."""
     beyond = pages.unshown
     size = pages.size[pages.movable].astype(np.float64)
     count = size.sum() + beyond.pages.sum()

@@ -226,7 +226,8 @@ def _count_served(pages: FitPages, rule: FitRule, served: Float64s) -> None:
 def choose_tiers(pages: FitPages, capacity: Int64s, rule: FitRule, result: FitResult) -> int:
     """Fill ``result``; returns how many rows are wanted on a faster tier than theirs.
 
-    ``capacity`` is what each tier can hold of these pages, in 4 KiB; the last tier takes the rest.
+    ``capacity`` is what each tier can hold of these pages, in base pages; the last tier takes
+    the rest.
     """
     wanted, last = result.wanted, len(capacity) - 1
     wanted[:] = _STAYS

@@ -58,7 +58,7 @@ FEATURES: Final = (
 KEPT_SHORT, KEPT_LONG, GAP, SAMPLED, SEEN = range(5)
 KEPT: Final = SEEN + 1
 TICKS: Final = 1 << 20
-#: Columns of sums by process: of rate, of samples of 1, 4 and 16 ticks, and 4 KiB pages.
+#: Columns of sums by process: of rate, of samples of 1, 4 and 16 ticks, and base pages.
 RATE, NOW, SHORT, LONG, SIZE = range(5)
 SUMS: Final = SIZE + 1
 #: Parts of memory: blocks, then areas of eight times a block; each of both has its number.
@@ -206,7 +206,7 @@ def sum_rows(
 ) -> None:
     """Add the rows to sums of shapes ``(processes, SUMS)`` and ``(PARTS, 2)``.
 
-    The latter are samples of the tick, and pages of 4 KiB.
+    The latter are samples of the tick, and base pages.
     """
     begin = 0
     while begin < len(rows.rate):

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -169,7 +170,13 @@ def test_topology_finding_of_fixture_machine_expected(
     assert action in finding.action
 
 
-def test_page_size_finding_of_64_kib_pages_fails() -> None:
-    found = page_size_finding(65536)
-    assert (found.level, found.state) == (Severity.FAIL, "64 KiB, not 4 KiB")
-    assert "CONFIG_ARM64_4K_PAGES" in found.action
+def test_page_size_finding_names_kernel_and_huge_pages() -> None:
+    found = page_size_finding()
+    assert found.level == Severity.OK
+    assert f"{mmap.PAGESIZE >> 10} KiB, huge pages of " in found.state
+
+
+def test_page_size_finding_of_pages_that_are_not_the_kernel_s_fails() -> None:
+    found = page_size_finding(2 * mmap.PAGESIZE)
+    assert found.level == Severity.FAIL
+    assert "unset HMD_PAGE_BYTES" in found.action
