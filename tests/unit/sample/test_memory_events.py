@@ -125,6 +125,8 @@ def test_events_of_ibs_machine_encoded_from_sysfs(
         ("cascade-lake", {"cpu": 0x20D1}),
         ("ice-lake-sp", {"cpu": 0x20D1}),
         ("sapphire-rapids", {"cpu": 0x20D1}),
+        ("granite-rapids", {"cpu": 0x20D1}),
+        ("vm-with-pebs", {"cpu": 0x20D1}),
         ("alder-lake", {"cpu_core": 0x20D1, "cpu_atom": 0x80D1}),
     ],
 )
@@ -143,6 +145,8 @@ def test_events_of_l3_miss_loads_are_the_default(machine: str, words: dict[str, 
         ("cascade-lake", 0x01CD, None, 0x82D0),
         ("ice-lake-sp", 0x01CD, None, 0x82D0),
         ("sapphire-rapids", 0x01CD, 0x8203, 0x02CD),
+        ("granite-rapids", 0x01CD, None, 0x02CD),
+        ("sierra-forest", 0x05D0, None, 0x06D0),
     ],
 )
 def test_events_without_sysfs_names_table_agrees(
@@ -212,6 +216,7 @@ def test_events_of_stores_have_longer_period_than_loads() -> None:
     ("machine", "line"),
     [
         ("neoverse-n1", "this CPU samples by ARM SPE: set sampler to spe"),
+        ("grace", "this CPU samples by ARM SPE: set sampler to spe"),
         ("vm-without-pmu", "no PMU that samples memory accesses"),
         ("vm-without-pebs", "PMU cpu has no PEBS here"),
     ],
