@@ -13,8 +13,8 @@ cd "$(dirname "$0")/.."
 . setup/apt.sh
 
 STAMPS=build/setup
-KERNEL=build/machine/kernel
 KERNEL_TRIED=linux-image-6.12.95+deb12-amd64
+OLD_KERNEL_TRIED=linux-image-6.1.0-50-amd64
 PACKAGES=(python3 python3-venv python3-dev gcc libc6-dev libnuma-dev numactl busybox-static
 	redis-tools systemd util-linux xz-utils)
 DISK_NEEDED_MIB=3000
@@ -51,24 +51,23 @@ install_qemu() { # bookworm's own 7.2 crashes the guest kernel under software em
 		-t bookworm-backports qemu-system-x86
 }
 
-unpack_kernel() { # unpacked, not installed: nothing of this machine's boot changes
-	ls "$KERNEL"/boot/vmlinuz-* >/dev/null 2>&1 && return
+unpack_kernel() { # FOLDER PACKAGE PATTERN: unpacked, not installed: this machine's boot stays
+	local folder=$1 package=$2
+	ls "$folder"/boot/vmlinuz-* >/dev/null 2>&1 && return
 	[ -n "$refreshed" ] || refresh_lists
 	add_backports
 	refresh_lists
-	local package=$KERNEL_TRIED
 	if ! apt-cache show "$package" >/dev/null 2>&1; then
-		package=$(apt-cache pkgnames linux-image-6.12 |
-			grep -E '^linux-image-6\.12\.[0-9]+\+deb12-amd64$' | sort -V | tail -n 1)
-		[ -n "$package" ] || fail "no linux-image-6.12.*-amd64 in the package lists: is bookworm-backports reachable?"
+		package=$(apt-cache pkgnames linux-image-6 | grep -E "^$3\$" | sort -V | tail -n 1)
+		[ -n "$package" ] || fail "no package $3 in the lists: are bookworm and bookworm-backports reachable?"
 	fi
-	say "unpacking $package into $KERNEL"
-	rm -rf "$KERNEL.new" && mkdir -p "$KERNEL.new/deb"
-	chmod 700 "$KERNEL.new/deb" # what is downloaded there is unpacked by root
+	say "unpacking $package into $folder"
+	rm -rf "$folder.new" && mkdir -p "$folder.new/deb"
+	chmod 700 "$folder.new/deb" # what is downloaded there is unpacked by root
 	quietly kernel "could not download $package: is there a network?" \
-		sh -c "cd '$KERNEL.new/deb' && apt-get download -o APT::Sandbox::User=root '$package'"
-	dpkg -x "$KERNEL".new/deb/*.deb "$KERNEL.new"
-	rm -rf "$KERNEL.new/deb" "$KERNEL" && mv "$KERNEL.new" "$KERNEL"
+		sh -c "cd '$folder.new/deb' && apt-get download -o APT::Sandbox::User=root '$package'"
+	dpkg -x "$folder".new/deb/*.deb "$folder.new"
+	rm -rf "$folder.new/deb" "$folder" && mv "$folder.new" "$folder"
 }
 
 unpack_prometheus() { # unpacked, not installed: the package starts a server on every address
@@ -112,7 +111,9 @@ mkdir -p "$STAMPS"
 check_disk
 install_packages "${PACKAGES[@]}"
 install_qemu
-unpack_kernel
+unpack_kernel build/machine/kernel "$KERNEL_TRIED" 'linux-image-6\.12\.[0-9]+\+deb12-amd64'
+# Debian 12's own, for tests: no DAMON, no PAGEMAP_SCAN, cpusets of the first version.
+unpack_kernel build/machine/kernel-6.1 "$OLD_KERNEL_TRIED" 'linux-image-6\.1\.0-[0-9]+-amd64'
 unpack_prometheus
 make_environment
 build_native

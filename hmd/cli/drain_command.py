@@ -49,6 +49,7 @@ REASONS = {
     "kept": "in mappings that the configuration keeps (targets: keep)",
     "unmovable": "in mappings that the kernel cannot move",
     "shared": "mapped by several processes",
+    "bound": "bound to the node by a memory policy (numactl --membind, mbind, a VM's policy=bind)",
     "cpuset": "of processes whose cpuset has no other node",
     "permission": "of processes that the daemon may not access (CAP_SYS_PTRACE, CAP_SYS_NICE)",
     "offline": "the other nodes have no memory",

@@ -43,6 +43,8 @@ ADVICE = {
     "--limit",
     "CPUSET": "the cpuset of process {pid} excludes this node; add {node} to cpuset.mems of its "
     "cgroup",
+    "BOUND": "a memory policy binds these pages to other nodes (MPOL_BIND, see numactl(8)); change "
+    "the policy, or use migratepages(8), which changes it too",
     "OFFLINE": "it has no memory now; bring it online or choose another",
     "SHARED": "other processes map these pages too; --shared moves them",
     "BUSY": "a device or the kernel uses the pages; try again later",
@@ -150,11 +152,13 @@ def _move(plans: ProcessPlans, args: argparse.Namespace) -> MoveTotals:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from hmd.linux.memory_policy import MemoryBindings
     from hmd.migrate import Mover, MoverSettings
     from hmd.migrate.status import PROCESS_WIDE, MoveTotals
 
     mover = Mover(
-        MoverSettings(rate_bytes_per_s=args.rate, move_shared=args.shared, dry_run=args.dry_run)
+        MoverSettings(rate_bytes_per_s=args.rate, move_shared=args.shared, dry_run=args.dry_run),
+        bindings=MemoryBindings(),
     )
     screen = Console(stderr=True)
     totals = MoveTotals()

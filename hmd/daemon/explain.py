@@ -19,7 +19,8 @@ from hmd.base.errors import TargetError
 from hmd.base.units import PAGE_BYTES, PAGE_MOVE_COST
 from hmd.heat.table import HeatTable
 from hmd.heat.view import PageView
-from hmd.linux.procfs import ProcessId
+from hmd.linux.memory_policy import UNBOUND, Bindings
+from hmd.linux.procfs import ProcessId, format_ids
 from hmd.linux.topology import Topology
 from hmd.metrics.move_journal import MoveJournal
 from hmd.policy.latency import loaded_latency_ns, parallelism
@@ -53,10 +54,11 @@ def explain(
     process: ProcessId,
     address: int | None,
     max_rows: int = POLICY_ROWS,
+    bindings: Bindings = UNBOUND,
 ) -> dict[str, Any]:
     """Return why the page at an address, or the most disputed ones, are where they are.
 
-    ``inputs`` and the length of the tick are those of the next one.
+    ``inputs`` and the length of the tick are those of the next one, ``bindings`` the process's.
     Compares with ``max_rows`` pages of all processes, as a plan does. Raises ``TargetError`` for a
     process without known pages, or an address without one.
     """
@@ -88,6 +90,9 @@ def explain(
     found = []
     for page, figures in zip(_describe(pages, machine, rows), more, strict=True):
         begin = page["address"]
+        if bound := bindings.nodes_at(begin):
+            kept = format_ids(bound)
+            page["why"] = f"a memory policy binds it to node {kept} (MPOL_BIND); {page['why']}"
         moves = [
             {**asdict(move), "before_s": round(now_s - move.now_s, 3)}
             for move in journal.moves(process, begin, begin + page["bytes"])
@@ -154,7 +159,7 @@ def _describe(
         per_s = rate * size * difference_ns * 1e-9 / float(overlap[pages.process[row]])
         cost_s = size * MOVE_NS * PAGE_MOVE_COST * 1e-9
         if not movable:
-            why = "it may not be moved: it is pinned, fixed in memory, or on a node without a tier"
+            why = "it may not be moved: pinned, bound, fixed in memory, or on a node without a tier"
         elif tier == 0 and (hottest is None or rate >= hottest):
             why = "it is on the fastest tier, and no page of a slower tier is hotter"
         elif tier == 0:

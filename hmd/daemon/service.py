@@ -207,7 +207,10 @@ class Service:
         """Return why pages of a process are where they are; raises ``HmdError``."""
         stages = self.stages
         inputs, tick_s = stages.inputs(time.monotonic()), stages.budget.tick_s
-        return explain(stages.state, inputs, tick_s, self._journal, process, address)
+        bindings = stages.bindings.of(process)
+        return explain(
+            stages.state, inputs, tick_s, self._journal, process, address, bindings=bindings
+        )
 
     def reload(self) -> bool:
         """Load the configuration again; on any error the old one stays in force."""

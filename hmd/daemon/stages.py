@@ -19,6 +19,7 @@ from hmd.config import Config
 from hmd.daemon import settings
 from hmd.heat.table import HeatTable
 from hmd.linux.exit_watch import ExitWatch
+from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.node_memory import Reserves
 from hmd.linux.page_calls import page_out
 from hmd.linux.processes import ProcessWatcher
@@ -72,6 +73,7 @@ class Stages:
     budget: CpuBudget
     meter: CostMeter
     movable: MovableMappings
+    bindings: MemoryBindings
     watcher: ProcessWatcher
     exits: ExitWatch
     tracked: Tracked = field(default_factory=Tracked)
@@ -197,7 +199,8 @@ def build(
             undo.callback(opened.sampler.close)
         topology = read_topology(sysfs, config.machine.tiers, fit_override=True)
         movable = before.movable if before else MovableMappings(proc)
-        state = _state(config, topology, before, movable, proc)
+        bindings = before.bindings if before else MemoryBindings(proc)
+        state = _state(config, topology, before, movable, bindings, proc)
         period = None
         if config.sample.period is None:
             control, sampler = settings.period_settings(config), opened.sampler
@@ -221,6 +224,7 @@ def build(
             ),
             meter=CostMeter(opened.sampler),
             movable=movable,
+            bindings=bindings,
             watcher=watcher,
             exits=ExitWatch(proc),
             # Pins and limits apply to the processes that heat is of, until they are tracked anew.
@@ -245,7 +249,12 @@ def _sampler(
 
 
 def _state(
-    config: Config, topology: Topology, before: Stages | None, movable: MovableMappings, proc: Path
+    config: Config,
+    topology: Topology,
+    before: Stages | None,
+    movable: MovableMappings,
+    bindings: MemoryBindings,
+    proc: Path,
 ) -> TickState:
     """Return the state of the first tick, with what the configuration leaves of that before."""
     old = before.state if before else None
@@ -260,7 +269,7 @@ def _state(
     if old and old.mover.settings == mover_settings:
         mover = old.mover
     else:
-        mover = Mover(mover_settings, page_filter=movable)
+        mover = Mover(mover_settings, page_filter=movable, bindings=bindings)
     if old and old.pageout.settings == pageout_settings:
         pageout = old.pageout
     else:
@@ -269,5 +278,6 @@ def _state(
     if old:
         old.sweep.set_move_shared(config.migrate.move_all)
         return replace(old, heat=heat, policy=policy, mover=mover, pageout=pageout)
-    sweep = ResidencySweep(settings.sweep_settings(config, topology), KernelMemory(proc))
+    memory = KernelMemory(proc, bindings)
+    sweep = ResidencySweep(settings.sweep_settings(config, topology), memory)
     return TickState(heat=heat, sweep=sweep, policy=policy, mover=mover, pageout=pageout)

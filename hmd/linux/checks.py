@@ -28,6 +28,7 @@ from hmd.linux.damon import Kdamonds
 from hmd.linux.damon_ownership import damon_finding, holder
 from hmd.linux.huge_pages import HugeSource, read_huge_pages
 from hmd.linux.mappings import read_mappings
+from hmd.linux.memory_policy import bound_processes
 from hmd.linux.node_memory import hugetlb_finding
 from hmd.linux.procfs import PROC, chosen, format_ids, read_int, read_text
 from hmd.linux.topology import Topology, kernel_tiers, read_topology, tier_warning
@@ -38,6 +39,9 @@ _DAMOS_MOVERS = frozenset({"migrate_hot", "migrate_cold", "pageout", "lru_prio",
 _EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]{1,16})$", re.MULTILINE)
 _OPEN_FILES = re.compile(r"^Max open files\s+(\d+|unlimited)", re.MULTILINE)
 _GRANT = "AmbientCapabilities={0} in the unit, or run as root"
+
+# Processes that a line names.
+_LISTED = 4
 
 # A ring per CPU and event and a pidfd per process must fit, in addition to ordinary files.
 _FEW_FILES = 4096
@@ -185,6 +189,8 @@ def competing_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnos
         _damon_module(sysfs, "damon_lru_sort", "reorders the LRU lists that demotion follows"),
         _damon_module(sysfs, "damon_stat", "has DAMON for itself alone, so that hmd cannot use it"),
         _damon_schemes(sysfs),
+        _memory_policies(proc),
+        _ksm(sysfs),
         _transparent_huge_pages(sysfs),
     )
     return tuple(f for f in findings if f is not None)
@@ -298,6 +304,39 @@ def _damon_schemes(sysfs: Path) -> Diagnostic | None:
         f"running (kdamond {'; '.join(moving)})",
         "DAMON moves or evicts pages by its own region counts",
         f"echo off > /sys/kernel/mm/damon/admin/kdamonds/{first}/state",
+    )
+
+
+def _memory_policies(proc: Path) -> Diagnostic | None:
+    """Look for processes that are bound to nodes as a whole."""
+    name = "memory policies"
+    if not (proc / "self/numa_maps").exists():
+        return None
+    bound = [f"{pid} to {format_ids(nodes)}" for pid, nodes in bound_processes(proc)]
+    if not bound:
+        return Diagnostic(name, Severity.OK, "no process is bound to nodes")
+    more = f" and {len(bound) - _LISTED} more" if len(bound) > _LISTED else ""
+    return Diagnostic(
+        name,
+        Severity.OK,
+        f"{len(bound)} bound (pid {', '.join(bound[:_LISTED])}{more})",
+        "hmd leaves pages on the nodes that MPOL_BIND (numactl --membind) binds them to",
+    )
+
+
+def _ksm(sysfs: Path) -> Diagnostic | None:
+    name = "same-page merging"
+    folder = sysfs / "kernel/mm/ksm"
+    running = read_int(folder / "run")
+    if running is None:
+        return None
+    if running != 1 or read_int(folder / "merge_across_nodes") == 0:
+        return Diagnostic(name, Severity.OK, "off" if running != 1 else "on, within each node")
+    return Diagnostic(
+        name,
+        Severity.OK,
+        f"on ({read_int(folder / 'pages_shared') or 0} pages shared)",
+        "KSM merges pages of all nodes: what it has merged moves only with `move_all: true`",
     )
 
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.mappings import Mappings, read_mappings
+from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.node_memory import Reserves
 from hmd.linux.procfs import PROC, ProcessId, read_stat
 from hmd.linux.topology import Topology, read_node_memory
@@ -112,7 +113,7 @@ class DrainWorker:
     def __init__(self, log: logging.Logger, proc: Path = PROC, sysfs: Path = SYSFS) -> None:
         """Start no thread until there is a request."""
         self._log, self._proc, self._sysfs = log, proc, sysfs
-        self._reserves = Reserves(proc)
+        self._reserves, self._bindings = Reserves(proc), MemoryBindings(proc)
         self._changed = threading.Condition()
         self._request: DrainRequest | None = None
         self._granted_bytes = self._spent_bytes = 0
@@ -169,7 +170,11 @@ class DrainWorker:
     def _run_pass(self, request: DrainRequest) -> None:
         """Empty the nodes of the pages of all processes, once."""
         settings = MoverSettings(None, move_shared=True, dry_run=request.dry_run)
-        mover = Mover(settings, page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_))
+        mover = Mover(
+            settings,
+            page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
+            bindings=self._bindings,
+        )
         left: dict[int, Counter[str]] = {node: Counter() for node in request.drained}
         current = _Pass(request, mover, left, time.thread_time())
         with os.scandir(self._proc) as entries:

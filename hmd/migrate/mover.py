@@ -26,6 +26,7 @@ import numpy.typing as npt
 from hmd.base.units import HUGE_PAGE_PAGES
 from hmd.linux import page_calls as kernel_pages
 from hmd.linux.huge_pages import GiganticPages
+from hmd.linux.memory_policy import UNBOUND, MemoryBindings
 from hmd.linux.page_calls import MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat, read_stat
 from hmd.migrate.backoff import BackoffSettings, RetryBackoff
@@ -125,7 +126,7 @@ class Mover:
     ``calls`` are the two functions of ``hmd.linux.page_calls``, ``stat`` reads
     /proc/PID/stat, and ``page_filter`` says which pages may move: by default all but shared
     executable code. ``no_huge_page`` says which pages a node has no hugetlbfs page for; by default
-    the kernel does.
+    the kernel does. ``bindings`` are memory policies to observe, by default none.
     """
 
     def __init__(
@@ -137,11 +138,13 @@ class Mover:
         stat: Callable[[int], ProcessStat | None] = read_stat,
         page_filter: PageFilter | None = None,
         no_huge_page: PageCheck | None = None,
+        bindings: MemoryBindings | None = None,
     ) -> None:
         self.settings = settings = settings or MoverSettings()
         self.stats = MoverStats()
         self._clock = clock
         self._page_filter = page_filter or MovableMappings()
+        self._bindings = bindings
         self._bucket = TokenBucket(settings.rate_bytes_per_s, settings.burst_s)
         self._throughput = Throughput(settings.apply_limit_s)
         self._backoff = RetryBackoff(settings.backoff)
@@ -211,8 +214,14 @@ class Mover:
         return outcome
 
     def _exclude(self, progress: PlanProgress, now_s: float) -> None:
-        """Decide pages that the page filter keeps or that are in backoff."""
+        """Decide pages that filter or binding keep where they are, or that are in backoff."""
         for process, parts in progress.parts_by_process():
+            bindings = self._bindings.of(process) if self._bindings else UNBOUND
+            if bindings.any_bound:
+                for part in parts:
+                    target = np.full(len(part.address), part.to_node, np.int16)
+                    bound = part.pending & ~bindings.permits(part.address, target)
+                    part.status[bound] = MoveStatus.BOUND
             one = len(parts) == 1
             addresses = parts[0].address if one else np.concatenate([p.address for p in parts])
             movable = self._page_filter(process, addresses)

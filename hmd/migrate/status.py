@@ -61,6 +61,8 @@ class MoveStatus(IntEnum):
     """A hugetlbfs page of 1 GiB, and no free one in the target node's pool (ENOMEM)."""
     OTHER = 19
     """Any other errno."""
+    BOUND = 20
+    """A memory policy binds the page to other nodes (MPOL_BIND); hmd does not try to move it."""
 
     @property
     def label(self) -> str:
@@ -79,7 +81,12 @@ BACKED_OFF_FAILURES: Final = (
 )
 """Failures of the page itself, likely to repeat soon: such pages get a retry backoff."""
 
-STUCK: Final = (*BACKED_OFF_FAILURES, MoveStatus.SKIPPED, MoveStatus.IN_BACKOFF)
+STUCK: Final = (
+    *BACKED_OFF_FAILURES,
+    MoveStatus.SKIPPED,
+    MoveStatus.IN_BACKOFF,
+    MoveStatus.BOUND,
+)
 """Statuses of pages that policies leave where they are until the next sweep."""
 
 PROCESS_WIDE: Final = frozenset({MoveStatus.GONE, MoveStatus.INVALID, MoveStatus.PERMISSION})

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Container, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -25,6 +25,7 @@ from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
 from hmd.heat.table import HeatTable
 from hmd.linux.huge_pages import HugeSource, huge_source
 from hmd.linux.mappings import Mappings, compare_spaces, mapping_pieces
+from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.page_calls import query_nodes
 from hmd.linux.processes import fork_family
 from hmd.linux.procfs import PROC, ProcessId, identify, read_stat
@@ -90,14 +91,21 @@ class MemoryReader(Protocol):
 class KernelMemory:
     """Memory as the kernel reports it."""
 
-    def __init__(self, proc: Path = PROC) -> None:
+    def __init__(self, proc: Path = PROC, bindings: MemoryBindings | None = None) -> None:
         self._proc = proc
         self._source = huge_source(proc)
+        self._bindings = bindings or MemoryBindings(proc)
 
     def pieces(self, process: ProcessId) -> Pieces:
-        """Read /proc/PID/maps, or smaps where nothing else shows huge pages."""
+        """Read /proc/PID/maps, or smaps where nothing else shows huge pages.
+
+        What a memory policy binds to a single node is unmovable.
+        """
         details = self._source is HugeSource.SMAPS
-        return mapping_pieces(process.pid, self._proc, details=details)
+        bindings = self._bindings.of(process)
+        for piece in mapping_pieces(process.pid, self._proc, details=details):
+            fixed = bindings.fixed_at(piece.start) if bindings.any_bound else False
+            yield replace(piece, unmovable=piece.unmovable | fixed)
 
     def compare(self, first: ProcessId, second: ProcessId) -> int | None:
         """Ask kcmp(2)."""

@@ -35,6 +35,7 @@ REASONS = {
     MoveStatus.UNMOVABLE: "the zero page, or a mapping that cannot migrate",
     MoveStatus.GONE: "the process has exited",
     MoveStatus.INVALID: "a kernel thread, or flags that the kernel rejects",
+    MoveStatus.BOUND: "a memory policy (MPOL_BIND) binds the page to other nodes",
     MoveStatus.CPUSET: "the process's cpuset lacks the target node",
     MoveStatus.OFFLINE: "the target node has no memory",
     MoveStatus.PERMISSION: "CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for `move_all`",

@@ -194,8 +194,8 @@ void boot(char *successor[MAX_WORDS])
 {
 	mount_at("devtmpfs", "/dev", "devtmpfs", 0, NULL);
 	mount_at("sysfs", "/sys", "sysfs", 0, NULL);
-	wait_for_port();
 	load_modules();
+	wait_for_port();
 	mount_root();
 	mount_kernel_file_systems();
 	mount_shares();

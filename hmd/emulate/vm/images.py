@@ -29,8 +29,8 @@ from hmd.base.errors import MissingError
 from hmd.emulate.assets import Kernel, cache_folder
 from hmd.policy import registry
 
-# Modules of the root file system; Debian's generic kernel has the others built in.
-MODULES = ("9p", "9pnet_virtio", "overlay")
+# Modules of the guest's devices and root file system, of which newer kernels have some built in.
+MODULES = ("virtio_pci", "virtio_console", "9p", "9pnet_virtio", "overlay")
 
 _MAGIC = b"070701"
 

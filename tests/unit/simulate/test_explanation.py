@@ -22,6 +22,7 @@ from hmd.daemon.explain import explain
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissStream
 from hmd.heat.view_rows import gather_pages
+from hmd.linux.memory_policy import parse_numa_maps
 from hmd.linux.procfs import ProcessId
 from hmd.metrics.move_journal import MoveJournal
 from hmd.policy import registry
@@ -155,3 +156,14 @@ def test_explain_promoted_page_on_socket_shows_move_and_what_it_displaced(
     assert f"process {PROGRAM.pid}, policy {name}" in text
     assert "promoted from node 1 to 0" in text
     assert page["why"] in text
+
+
+def test_explain_bound_page_names_its_nodes(explained: Explained) -> None:
+    daemon = explained.daemon
+    bound = parse_numa_maps(b"00001000 bind:1 anon=9 N1=9\n")
+    found = explain(
+        daemon.state, daemon.inputs, EXPLAINED.tick_s, explained.journal, PROGRAM, None,
+        bindings=bound,
+    )  # fmt: skip
+    for page in found["pages"]:
+        assert page["why"].startswith("a memory policy binds it to node 1 (MPOL_BIND); ")

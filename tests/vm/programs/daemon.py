@@ -164,7 +164,7 @@ def main() -> None:
     # Where another user may run it.
     own = shutil.copy(gather, "/usr/local/bin/gather")
     program = subprocess.Popen(
-        ["numactl", "--physcpubind=1", "--membind=1", own, str(MIB)],
+        ["numactl", "--physcpubind=1", "--preferred=1", own, str(MIB)],
         stdout=subprocess.PIPE,
         text=True,
         user=NOBODY,
