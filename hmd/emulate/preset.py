@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -129,8 +129,13 @@ class SamplingPreset(_CheckedPreset):
     """What the PMU's samples cost the CPU that they are taken on.
 
     A record costs ``record_ns``; every ``buffer_records`` records, the kernel empties the buffer
-    in an interrupt of ``interrupt_ns``. AMD's IBS has no buffer: 1.
+    in an interrupt of ``interrupt_ns``. AMD's IBS has no buffer: 1. ``pmu`` ``ibs`` tags ops, and
+    has a record only where a tagged op missed; ``pebs`` counts misses, or with ``loads: latency``
+    tags one load at a time, of those that a free tag sees one in ``tag_interval``.
     """
+
+    pmu: Literal["pebs", "ibs"] = "pebs"
+    tag_interval: Annotated[int, Field(ge=1, le=1 << 16)] = 16
 
     record_ns: Annotated[float, Field(ge=0, le=10_000)]
     interrupt_ns: Annotated[float, Field(ge=0, le=100_000)]

@@ -13,6 +13,7 @@ import mmap
 import os
 import time
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from hmd.base.errors import MissingError, os_error
 from hmd.base.units import PAGE_BYTES
 
 MAGIC = 0x3130554D45444D48
-VERSION = 3
+VERSION = 4
 MAX_NODES = 8
 
 # A snapshot is written in less than a microsecond, unless its writer is preempted.
@@ -57,9 +58,11 @@ _HEADER = np.dtype(
         ("pair_period", "<u8"),
         ("prefetched_period", "<u8"),
         ("watched_vcpus", "<u4"),
-        ("pad2", "<u4"),
+        ("selection", "<u4"),
         ("awake_ps", "<u8"),
-        ("pad3", "<u8", (5,)),
+        ("tag_interval", "<u4"),
+        ("pad2", "<u4"),
+        ("pad3", "<u8", (4,)),
         ("clock_ps", "<u8"),
     ]
 )
@@ -105,6 +108,17 @@ _COUNTERS = np.dtype(
     + [("node", [(name, "<u8") for name in _NODE_WORDS], (MAX_NODES,))]
 )
 _INSTRUCTIONS_OFFSET = 8 * _VCPU_WORDS.index("instructions")
+
+
+class Selection(IntEnum):
+    """How the emulated PMU chooses loads (enum pebs_selection of hmd/emulate/plugin/pebs.h)."""
+
+    COUNTED = 0
+    """Every miss is counted."""
+    TAGGED = 1
+    """One load at a time is followed, and counted if it missed."""
+    OPS = 2
+    """An op is tagged at the end of each period, whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +309,28 @@ class SharedMemory:
         self._header["prefetched_period"][0] = prefetched_period
         self._header["ldlat_ns"][0] = ldlat_ns
         self._header["enabled"][0] = 1
+
+    def set_pmu(self, tag_interval: int, *, ibs: bool) -> None:
+        """Say what the emulated CPU is; ``ibs`` tags ops, the other counts misses or tags loads."""
+        self._header["tag_interval"][0] = tag_interval
+        self._header["selection"][0] = Selection.OPS if ibs else Selection.COUNTED
+
+    @property
+    def selection(self) -> Selection:
+        """How loads are chosen for sampling now."""
+        return Selection(self._word("selection"))
+
+    def tag_loads(self, *, tagged: bool) -> None:
+        """Choose loads by a tag, or count all misses; of a CPU that tags ops nothing changes."""
+        if self.selection is not Selection.OPS:
+            self._header["selection"][0] = Selection.TAGGED if tagged else Selection.COUNTED
+
+    def load_misses(self, vcpu: int) -> int:
+        """Return the load misses of a vCPU so far, at most a millisecond old."""
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        start += _VCPU_HEAD.itemsize
+        words = self._bytes[start : start + _COUNTERS.itemsize].view(_COUNTERS)
+        return int(words["node"]["load_misses"].sum())
 
     @property
     def store_period(self) -> int:

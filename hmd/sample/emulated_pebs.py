@@ -8,6 +8,8 @@ CPU. The events are those of Intel's PMU (https://perfmon-events.intel.com):
 
 - loads that miss the last-level cache (MEM_LOAD_RETIRED.L3_MISS); with pairs, two counters of
   different period count them;
+  with ``loads: latency``, loads that a tag has followed (MEM_TRANS_RETIRED.LOAD_LATENCY), scaled
+  by the counter of misses (``TaggedLoads``); on a machine with IBS, misses of tagged ops
 - loads of lines that the prefetcher has asked for, which are no such misses
   (MEM_LOAD_RETIRED.FB_HIT), by a counter of a longer period;
 - all stores (MEM_INST_RETIRED.ALL_STORES), also of a longer period. A store that hit the
@@ -23,10 +25,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from hmd.base.errors import MissingError, NotPermittedError
 from hmd.linux.checks import Capability, read_privileges
-from hmd.linux.emulator_memory import SharedMemory, find_device
+from hmd.linux.emulator_memory import Selection, SharedMemory, find_device
 from hmd.linux.procfs import PROC
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import PageTableAttribution
@@ -90,6 +93,7 @@ def open_emulated(
             "them up: run hmd as root"
         )
     memory = SharedMemory.open(device)
+    memory.tag_loads(tagged=settings.loads == "latency")
     period = clamp(settings.period or START_PERIOD, PERIODS)
     rings = [
         Ring.over(memory.ring(vcpu), SAMPLE_TYPE, Kind.LOAD, cpu=vcpu)
@@ -105,7 +109,38 @@ def open_emulated(
         periods=PERIODS,
         counts_instructions=True,
         pairs=settings.pairs,
+        scale_loads=TaggedLoads(memory) if memory.selection is Selection.TAGGED else None,
     )
+
+
+class TaggedLoads:
+    """Scales samples of tagged loads by the misses that a counter beside them has seen.
+
+    How many misses a tagged one stands for depends on the program: none is tagged while another is
+    in flight. So the ratio is that of each CPU over its last reads, of which each counts twice as
+    much as the one before.
+    """
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._before = self._misses()
+        self._recent = np.zeros((2, memory.vcpus))
+
+    def __call__(
+        self, counted: npt.NDArray[np.uint32], cpu: npt.NDArray[np.uint16]
+    ) -> npt.NDArray[np.uint32]:
+        """Return the misses that each sample stands for; all columns have shape ``(n,)``."""
+        now = self._misses()
+        tagged = np.bincount(cpu, counted, minlength=len(now))[: len(now)]
+        self._recent = self._recent / 2 + np.stack([now - self._before, tagged])
+        self._before = now
+        misses, tags = self._recent
+        ratio = np.maximum(misses / np.maximum(tags, 1.0), 1.0)
+        return np.rint(counted * ratio[cpu]).astype(np.uint32)
+
+    def _misses(self) -> npt.NDArray[np.float64]:
+        vcpus = range(self._memory.vcpus)
+        return np.array([self._memory.load_misses(vcpu) for vcpu in vcpus], np.float64)
 
 
 class EmulatedControl:

@@ -13,7 +13,7 @@ process that has samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -86,6 +86,10 @@ class RingControl(Protocol):
         """Stop sampling permanently. Called once."""
 
 
+ScaleLoads = Callable[[npt.NDArray[np.uint32], npt.NDArray[np.uint16]], npt.NDArray[np.uint32]]
+"""Returns the accesses that samples of loads stand for, from what was counted, and their CPUs."""
+
+
 class Attribution(Protocol):
     """Finds the process of each sample."""
 
@@ -115,11 +119,13 @@ class RingSampler:
         read_rows: int = MAX_READ_ROWS,
         counts_instructions: bool = False,
         pairs: bool = False,
+        scale_loads: ScaleLoads | None = None,
     ) -> None:
         """Own ``control`` from now on.
 
         ``counts_instructions``: samples contain an instruction count (READ). ``pairs``: two
-        counters count loads, the second with the ``second_period``.
+        counters count loads, the second with the ``second_period``. ``scale_loads`` turns counted
+        loads into accesses where the counter does not count every one.
         """
         self.name = name
         self.detail = detail
@@ -138,7 +144,7 @@ class RingSampler:
             if name not in ("process", "latency_ns")
             and (counts_instructions or name != "instructions")
         ]
-        self._pairs = pairs
+        self._pairs, self._scale_loads = pairs, scale_loads
         self._columns = RecordColumns(read_rows)
         self._started = False
         self._first_ring = 0
@@ -220,7 +226,7 @@ class RingSampler:
         columns.clear()
         self._drain(columns)
         count = columns.count
-        self._set_accesses(columns.period[:count], columns.kind[:count])
+        self._set_accesses(columns.period[:count], columns.kind[:count], columns.cpu[:count])
         process = columns.keep(self._attribution.find_processes(columns), USER_END)
         kept = len(process)
         self.stats.samples += kept
@@ -237,13 +243,20 @@ class RingSampler:
         }
         return AccessBatch(process=process, latency_ns=self._to_ns(columns.latency[:kept]), **batch)
 
-    def _set_accesses(self, period: npt.NDArray[np.uint32], kind: npt.NDArray[np.uint8]) -> None:
+    def _set_accesses(
+        self,
+        period: npt.NDArray[np.uint32],
+        kind: npt.NDArray[np.uint8],
+        cpu: npt.NDArray[np.uint16],
+    ) -> None:
         """Replace counters' periods in samples by the accesses that each sample represents."""
         period[period == 0] = self._period  # a ring whose samples have no period
+        # A longer period is that of another counter, of prefetched lines.
+        counted = (period <= max(self._period, self.pair_period or 0)) & (kind == Kind.LOAD)
         if self.pair_period is not None:
-            # A longer period is that of another counter, of prefetched lines.
-            paired = (period <= max(self._period, self.pair_period)) & (kind == Kind.LOAD)
-            period[paired] = accesses_per_sample(self._period, self.pair_period)
+            period[counted] = accesses_per_sample(self._period, self.pair_period)
+        if self._scale_loads is not None:
+            period[counted] = self._scale_loads(period[counted], cpu[counted])
         if self.load_factor != 1.0:
             loads = kind == Kind.LOAD
             accesses = np.maximum(np.rint(period[loads] * self.load_factor), 1)

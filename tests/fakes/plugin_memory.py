@@ -28,7 +28,7 @@ class EmulatedMemory:
         with (device / "resource2").open("w+b") as file:
             file.truncate(self.RINGS + vcpus * self._stride)
             self._map = mmap.mmap(file.fileno(), 0)
-        header = (0x3130554D45444D48, 3, vcpus, 2, 0, 4096, self.RINGS, self._stride, data_bytes)
+        header = (0x3130554D45444D48, 4, vcpus, 2, 0, 4096, self.RINGS, self._stride, data_bytes)
         struct.pack_into("<QIIIIQQQQ", self._map, 0, *header)
         struct.pack_into("<Qd", self._map, 88, 1024, 20.0)
 
@@ -68,6 +68,15 @@ class EmulatedMemory:
     def execute(self, vcpu: int, instructions: int) -> None:
         """Let a vCPU have executed so many in all."""
         struct.pack_into("<Q", self._map, 4096 + vcpu * 1024 + 64, instructions)
+
+    @property
+    def tags_loads(self) -> bool:
+        """Whether loads are chosen by a tag."""
+        return int(struct.unpack_from("<I", self._map, 140)[0]) == 1
+
+    def miss(self, vcpu: int, loads: int, node: int) -> None:
+        """Let a vCPU have missed so many loads of a node in all."""
+        struct.pack_into("<Q", self._map, 4096 + vcpu * 1024 + 64 + 8 * (9 + 8 * node), loads)
 
     def clock(self, machine_ps: int, vcpu: int, vcpu_ps: int) -> None:
         """Set the modelled clocks of the machine and of a vCPU."""

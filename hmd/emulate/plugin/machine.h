@@ -43,6 +43,7 @@ struct vcpu {
 	/* Counted for sampling since the last sample of each; load misses by two counters. */
 	uint64_t loads, pair_loads, prefetched_loads, stores;
 	uint64_t store_limit; /* stores at which one is sampled; UINT64_MAX: none */
+	struct pebs_tag tag;
 	struct pebs_ring ring;
 	struct shared_vcpu *shared;
 	GByteArray *bytes; /* for what QEMU returns: registers, memory */

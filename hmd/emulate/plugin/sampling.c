@@ -46,6 +46,33 @@ static struct pebs_sample sample_of(const struct timing_outcome *outcome,
 	};
 }
 
+/* Whether the counters see a load; of tagged ops, those that are chosen are records already. */
+static bool selected(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
+		     const struct pebs_sample *load)
+{
+	const struct timing_vcpu_counters *counters = timing_counters_of(machine.timing, index);
+	const struct shared_header *header = machine.header;
+	uint64_t untagged;
+
+	switch (__atomic_load_n(&header->selection, __ATOMIC_RELAXED)) {
+	case PEBS_TAGGED:
+		return pebs_tag_load(&vcpu->tag, counters->clock_ps, outcome->latency_ps,
+				     __atomic_load_n(&header->tag_interval, __ATOMIC_RELAXED));
+	case PEBS_OPS: {
+		struct pebs_sample op = *load;
+
+		op.period = __atomic_load_n(&header->load_period, __ATOMIC_RELAXED);
+		if (pebs_tag_op(&vcpu->tag, counters->instructions, op.period, &untagged))
+			sample(vcpu, index, &op);
+		if (untagged)
+			timing_sample(machine.timing, index, untagged, true);
+		return false;
+	}
+	default:
+		return true;
+	}
+}
+
 void sampling_control(struct vcpu *vcpu)
 {
 	uint64_t period = __atomic_load_n(&machine.header->store_period, __ATOMIC_RELAXED);
@@ -64,7 +91,8 @@ void sampling_load(struct vcpu *vcpu, unsigned index, const struct timing_outcom
 	if (outcome->level == TIMING_PREFETCHED) {
 		load.source = PEBS_FILL_BUFFER;
 		count(vcpu, index, &vcpu->prefetched_loads, &header->prefetched_period, &load);
-	} else if (outcome->latency_ps >= header->ldlat_ns * 1000ull) {
+	} else if (outcome->latency_ps >= header->ldlat_ns * 1000ull &&
+		   selected(vcpu, index, outcome, &load)) {
 		count(vcpu, index, &vcpu->loads, &header->load_period, &load);
 		count(vcpu, index, &vcpu->pair_loads, &header->pair_period, &load);
 	}

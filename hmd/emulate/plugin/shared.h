@@ -24,7 +24,7 @@
 #include "timing.h"
 
 #define SHARED_MAGIC 0x3130554d45444d48ull /* "HMDEMU01" */
-#define SHARED_VERSION 3
+#define SHARED_VERSION 4
 #define SHARED_PAGE 4096
 
 struct shared_header {
@@ -56,9 +56,11 @@ struct shared_header {
 	uint64_t pair_period;       /* control: of a second counter of load misses; 0: none */
 	uint64_t prefetched_period; /* control: of loads of prefetched lines; 0: none */
 	uint32_t watched_vcpus;     /* control: the vCPUs of awake_ps, one bit each */
-	uint32_t pad2;
+	uint32_t selection;         /* control: enum pebs_selection */
 	uint64_t awake_ps; /* modelled time in which one of them or more did not halt */
-	uint64_t pad3[5];
+	uint32_t tag_interval; /* control: loads between two that a free tag selects, on average */
+	uint32_t pad2;
+	uint64_t pad3[4];
 	uint64_t clock_ps; /* modelled time of the machine: the maximum over its vCPUs */
 };
 
@@ -84,6 +86,7 @@ _Static_assert(offsetof(struct shared_header, running) == 80, "layout");
 _Static_assert(offsetof(struct shared_header, recorded_vcpus) == 104, "layout");
 _Static_assert(offsetof(struct shared_header, pair_period) == 120, "layout");
 _Static_assert(offsetof(struct shared_header, watched_vcpus) == 136, "layout");
+_Static_assert(offsetof(struct shared_header, tag_interval) == 152, "layout");
 _Static_assert(offsetof(struct shared_header, clock_ps) == 192, "layout");
 _Static_assert(offsetof(struct shared_vcpu, sequence) == 32, "layout");
 _Static_assert(offsetof(struct shared_vcpu, counters) == 64, "layout");

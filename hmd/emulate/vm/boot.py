@@ -343,6 +343,8 @@ class Machine:
         self._agent.death = "the emulated machine ended while a command ran in it"
         if self._shared is not None:
             self._shared.check()
+            sampling = self.preset.sampling
+            self._shared.set_pmu(sampling.tag_interval, ibs=sampling.pmu == "ibs")
 
     def _spawn(
         self, kernel: assets.Kernel, agent_fd: int, monitor_fd: int

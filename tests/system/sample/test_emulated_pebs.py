@@ -160,3 +160,28 @@ def test_emulated_pmu_without_capability_is_refused(
     (proc / "self/status").write_text("CapEff:\t0000000000000000\n")
     with pytest.raises(NotPermittedError, match="run hmd as root"):
         open_emulated(sysfs=emulated_memory.sysfs, proc=proc)
+
+
+def test_emulated_pmu_scales_tagged_loads_by_the_counter_of_misses(
+    emulated_memory: EmulatedMemory, toucher: Toucher, physical: Physical
+) -> None:
+    """Two samples, while the CPU missed 300 times; the other CPU's do not count."""
+    settings = SampleSettings(period=7, loads="latency")
+    sampler = open_emulated(settings, sysfs=emulated_memory.sysfs)
+    assert emulated_memory.tags_loads
+    sampler.track([toucher.process])
+    load, store = toucher.touch(2)
+    pid = toucher.process.pid
+    for _ in range(2):
+        emulated_memory.sample(0, ROOT, load, physical(pid, load))
+    emulated_memory.sample(0, ROOT, store, physical(pid, store), store=True)
+    emulated_memory.miss(0, 200, node=0)
+    emulated_memory.miss(0, 100, node=1)
+    emulated_memory.miss(1, 7000, node=1)
+    batch = sampler.read()
+    assert batch.period[batch.kind == Kind.LOAD].tolist() == [150, 150]
+    assert batch.period[batch.kind == Kind.STORE].tolist() == [scaled_period(7, 64)]
+    sampler.close()
+    counted = open_emulated(SampleSettings(loads="miss"), sysfs=emulated_memory.sysfs)
+    assert not emulated_memory.tags_loads
+    counted.close()
