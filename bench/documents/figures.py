@@ -32,13 +32,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.compare.comparison_case import RATIOS
 from bench.compare.systems import HMD_DEFAULT
 from bench.compare.tables import geomean
 from bench.documents.tables import TABLES
 from bench.learned_policy.in_guest import LEARNED, vs_best_peer
-from bench.learned_policy.runs import BOUNDS
-from hmd.policy import registry
 
 _DAMON: Final = "damon"
 
@@ -61,27 +58,7 @@ def derived(results: Mapping[str, Any]) -> dict[str, Any]:
         made["comparison"] = comparison(results["policies"])
     if rows := results.get("learned", {}).get("guest"):
         made["learned_guest"] = learned_guest(rows)
-    if cases := results.get("learned", {}).get("heldout"):
-        made["bounds_left"] = bounds_left(cases)
     return made
-
-
-def bounds_left(cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Return by bound and ratio the speed of what knows accesses exactly over the default policy's.
-
-    Simulated; geometric means over the programs.
-    """
-    return {
-        bound: {
-            ratio: geomean(
-                case["seconds"][registry.DEFAULT] / case["seconds"][bound]
-                for case in cases
-                if case["ratio"] == ratio and bound in case["seconds"]
-            )
-            for ratio in RATIOS
-        }
-        for bound in BOUNDS
-    }
 
 
 def learned_guest(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

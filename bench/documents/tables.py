@@ -21,7 +21,6 @@ from bench.compare.tables import (
     swept,
 )
 from bench.documents.markdown import table
-from bench.learned_policy.feature_ablation import table as ablation_table
 from bench.learned_policy.in_guest import table as guest_table
 from bench.stages.policy import table as convergence_table
 from bench.stages.stage_costs import table as stage_table
@@ -64,11 +63,6 @@ def convergence(results: Results) -> str:
 def stage_costs(results: Results) -> str:
     """Return what stages of the daemon and the timing model cost, with their bounds."""
     return stage_table(results["stages"]["rows"])
-
-
-def feature_ablation(results: Results) -> str:
-    """Return what the learned policy predicts without each feature and group."""
-    return ablation_table(results["feature_ablation"]["rows"])
 
 
 def many_mappings(results: Results) -> str:
@@ -244,7 +238,6 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         calibration,
         convergence,
         stage_costs,
-        feature_ablation,
         many_mappings,
         ablations,
         samplings,

@@ -26,8 +26,7 @@ from hmd.heat.view import PageView
 from hmd.linux.own_process import keep_freed_memory
 from hmd.policy import registry
 from hmd.policy.builtin.learned import Learned
-from hmd.policy.learned.features import LearnedFeatures
-from hmd.policy.learned.network import run_network
+from hmd.policy.learned.features import feature_columns
 from hmd.policy.plan import MachineView, Plan, Policy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,14 +84,12 @@ def measure() -> dict[str, float]:
     policy = registry.create(Learned.name)
     assert isinstance(policy, Learned)
     learned_ms, program = decision_ms(policy)
-    shape, weight = policy.weights.packed()
-    features = LearnedFeatures()
     pages = program.heat.view(program.machine.topology)
-    columns = features.rows(pages).columns()
+    columns = feature_columns(pages, pages.rate)
     return {
         "rows": float(len(pages)),
-        "features_ms": timed_ms(lambda: features.rows(pages).columns()),
-        "network_ms": timed_ms(lambda: run_network(columns, shape, weight)),
+        "features_ms": timed_ms(lambda: feature_columns(pages, pages.rate)),
+        "network_ms": timed_ms(lambda: policy.weights.octaves(columns)),
         "decision_ms": learned_ms,
         "rule_decision_ms": decision_ms(registry.create(registry.DEFAULT))[0],
     }

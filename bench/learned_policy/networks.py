@@ -2,12 +2,12 @@
 """Networks of the learned policy that have not seen a program, and the rows they are fitted to.
 
 The network that runs a program is fitted to rows of all other programs (leave one out). Rows are
-collected once for each program and round: in the first round the default policy moves its pages, in
-the second the network that has not seen the program. So another network's rows of the second round
-depend on where a network that knows the program moved their pages, and on nothing else of it.
+collected once for each program, under the moves of the default policy and under none. The learned
+policy corrects the rates of the former within bounds, so that its own moves leave rows much like
+these.
 
-Rows and networks are kept in build/learned/ until that folder is removed. Rows take some 15 s of
-CPU per program and round, a fit some 10 s.
+Rows and networks are kept in build/learned/ until that folder is removed. Rows take some 20 s of
+CPU per program, a fit some 5 s.
 """
 
 from __future__ import annotations
@@ -24,35 +24,29 @@ from bench.compare.policies import ROOT, SUITE
 from bench.compare.testbed import PRESET
 from bench.suite.ground_truth import recorded
 from hmd.emulate.preset import load
-from hmd.learn.perceptron import fit_network
 from hmd.learn.rows import MissValues, RowRequest, TrainingRows, collect_rows
-from hmd.learn.training import make_policy, weights_of
+from hmd.learn.training import fit_network, make_policy, weights_of
 from hmd.policy.learned.features import FEATURES
 from hmd.simulate.simulation import SimulationSettings
 
 FOLDER = ROOT / "build" / "learned"
 
 HORIZON_TICKS: Final = 8
-_ROWS_MOST: Final = 12_000  # of a program and round
+_MAX_ROWS: Final = 24_000  # of a program
 EPOCHS: Final = 4
-HIDDEN: Final = (16, 8)
+HIDDEN: Final = (4,)
 _TESTED: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """A run that rows are collected from: policy, its price of a move in ns, and ratio."""
+    """A run that rows are collected from: the policy that moves pages, and the ratio."""
 
     policy: str
-    move_ns: float
     ratio: str
 
 
-RUNS: Final = (
-    (RowRun("benefit", 3000, "1:2"), RowRun("none", 0, "1:8"), RowRun("benefit", 3000, "1:8")),
-    (RowRun("learned", 3000, "1:2"), RowRun("learned", 1500, "1:8")),
-)
-"""The runs of each round."""
+RUNS: Final = (RowRun("benefit", "1:2"), RowRun("none", "1:8"), RowRun("benefit", "1:8"))
 
 
 class HeldOutNetworks:
@@ -66,50 +60,39 @@ class HeldOutNetworks:
         self._folder = FOLDER / "-".join(("without", *self._without)) if without else FOLDER
         self._folder.mkdir(parents=True, exist_ok=True)
 
-    def network(self, held_out: str | None, rounds: int = len(RUNS)) -> Path:
+    def network(self, held_out: str | None) -> Path:
         """Return the file of the network that has not seen a program; None: it saw all."""
-        path = self.path(held_out, rounds)
+        path = self.path(held_out)
         if not path.exists():
-            self._say(f"fitting round {rounds}, without {held_out}")
+            self._say(f"fitting a network without {held_out}")
             seen = [name for name in PROGRAMS if name != held_out]
-            rows = TrainingRows.joined(
-                [self.rows(name, number) for name in seen for number in range(rounds)]
-            )
-            unused = [FEATURES.index(name) for name in self._without]
-            rows.features[:, unused] = 0
+            rows = TrainingRows.joined([self.rows(name) for name in seen])
+            rows.features[:, [FEATURES.index(name) for name in self._without]] = 0
             train, test = split_rows(rows)
             fitted = fit_network(train, test, HIDDEN, EPOCHS, seed=1)
-            about = f"{len(rows):,} rows of {len(seen)} programs of the suite, {rounds} rounds"
+            about = f"{len(rows):,} rows of {len(seen)} programs of the suite"
             weights_of(fitted, HORIZON_TICKS, rows, about).write(path)
         return path
 
-    def path(self, held_out: str | None, rounds: int = len(RUNS)) -> Path:
+    def path(self, held_out: str | None) -> Path:
         """Return the file of a network, which need not exist yet."""
-        return self._folder / f"round-{rounds - 1}-{held_out or 'all'}.npz"
+        return self._folder / f"network-{held_out or 'all'}.npz"
 
-    def rows(self, name: str, number: int) -> TrainingRows:
-        """Return a program's rows of a round."""
-        path = self._folder / f"rows-{name}-{number}.npz"
-        if number == 0:
-            path = FOLDER / path.name
+    def rows(self, name: str) -> TrainingRows:
+        """Return a program's rows."""
+        path = FOLDER / f"rows-{name}.npz"
         if not path.exists():
             stream = recorded(name, SUITE, self._say).stream
             values = MissValues(stream, self._preset)
             parts = []
-            for position, run in enumerate(RUNS[number]):
-                self._say(f"round {number + 1}: {name}, {run.policy} {run.ratio}")
-                given: dict[str, float | str] = {}
-                if run.policy != "none":
-                    given["move_ns"] = run.move_ns
-                if run.policy == "learned":
-                    given["weights"] = str(self.network(name, number))
-                seed = 10 * number + position
+            for seed, run in enumerate(RUNS):
+                self._say(f"rows of {name}, {run.policy} {run.ratio}")
                 parts.append(
                     collect_rows(
                         stream,
                         self._preset,
                         fast_pages(stream, run.ratio),
-                        make_policy(run.policy, **given),
+                        make_policy(run.policy),
                         charged(seed + 50),
                         RowRequest(PROGRAMS.index(name), HORIZON_TICKS, seed),
                         values,
@@ -117,7 +100,7 @@ class HeldOutNetworks:
                 )
             TrainingRows.joined(parts).write(path)
         rows = TrainingRows.read(path)
-        return rows.take(np.random.default_rng(0).permutation(len(rows))[:_ROWS_MOST])
+        return rows.take(np.random.default_rng(0).permutation(len(rows))[:_MAX_ROWS])
 
 
 def split_rows(rows: TrainingRows) -> tuple[TrainingRows, TrainingRows]:

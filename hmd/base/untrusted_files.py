@@ -61,15 +61,17 @@ def reason_of(error: BaseException) -> str:
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
-def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(
+    path: Path, names: Collection[str] | None = None, max_bytes: int = MAX_ARCHIVE_BYTES
+) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of these names, or all; raises one of ``DAMAGED``.
 
-    KeyError for a missing array, ValueError where all arrays together exceed ``MAX_ARCHIVE_BYTES``.
+    KeyError for a missing array, ValueError where all arrays together exceed ``max_bytes``.
     """
     with path.open("rb") as file:
         with ZipFile(file) as archive:
-            if sum(member.file_size for member in archive.infolist()) > MAX_ARCHIVE_BYTES:
-                raise ValueError(f"its arrays take more than {MAX_ARCHIVE_BYTES >> 20} MiB")
+            if sum(member.file_size for member in archive.infolist()) > max_bytes:
+                raise ValueError(f"its arrays take more than {max_bytes >> 20} MiB")
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in (arrays if names is None else names)}

@@ -21,10 +21,9 @@ DESCRIPTION = """\
 Train the network of the policy "learned" on recorded programs.
 
 The configuration names recordings ("hmd simulate --record"), sizes of fast memory and sampling
-periods. Each round simulates all recordings with the daemon's own code and fits the network to what
-pages did next: in the first round rules move the pages, in the others the network of the round
-before. The weights are those of the last round. Equal configurations and recordings give equal
-weights, with any number of workers, here or on a Ray cluster.
+periods. All recordings are simulated with the daemon's own code, and the network is fitted to what
+pages did next. Equal configurations and recordings give equal weights, with any number of workers,
+here or on a Ray cluster.
 
 Recordings under "held_out" are not trained on: they decide when a fit stops. --evaluate compares
 the weights with first touch and with the default policy, and shows those programs apart.
@@ -66,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--resume", "use what an interrupted training left in FILE.training/")
     add_flag(parser, "--evaluate", "do not train: compare the weights of FILE with other policies")
     parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw the loss by round and epoch (extra plot)"
+        "--picture", type=Path, metavar="FILE", help="draw the loss by epoch (extra plot)"
     )
     parser.set_defaults(func=run)
 
@@ -93,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         return Exit.OK
     check_writable(args.output)
     trained = _train(plan, args)
-    epochs = [epoch for each in trained.rounds for epoch in each]
+    epochs = trained.epochs
     print(f"{args.output}: {trained.weights.header.about}")
     print(f"loss {epochs[-1].trained:.4f}, held out {min(e.held_out for e in epochs):.4f}")
     if args.picture is not None:
@@ -163,15 +162,8 @@ def _draw(trained: Trained, file: Path) -> None:
     from hmd.cli.plots import picture
 
     with picture(file, instead="or leave --picture out", figsize=(8, 4)) as (_, axes):
-        epochs = [epoch for each in trained.rounds for epoch in each]
-        axes.plot([epoch.trained for epoch in epochs], label="rows trained on")
-        axes.plot([epoch.held_out for epoch in epochs], label="rows held out")
-        begin = 0
-        for number, each in enumerate(trained.rounds):
-            axes.axvline(begin - 0.5, color="tab:gray", linewidth=0.5)
-            place = begin - 0.4, 1.01
-            axes.annotate(f"round {number + 1}", place, xycoords=("data", "axes fraction"))
-            begin += len(each)
+        axes.plot([epoch.trained for epoch in trained.epochs], label="rows trained on")
+        axes.plot([epoch.held_out for epoch in trained.epochs], label="rows held out")
         axes.set_xlabel("epoch")
         axes.set_ylabel("Poisson loss per row")
         axes.legend()

@@ -2,8 +2,8 @@
 """Training rows: what the learned policy sees of a page at a tick, and what the page does next.
 
 Takes a recorded program, a machine and a policy that moves pages meanwhile; gives rows of features
-with the misses that follow, which the recording knows. The features are the daemon's own, so that
-training and the daemon see alike (:class:`hmd.policy.learned.features.LearnedFeatures`).
+with the misses that follow, which the recording knows. Rates and features are the daemon's own, so
+that training and the daemon see alike (:func:`hmd.policy.learned.features.feature_columns`).
 The policy matters: where the network under training moved the hot pages, the slow node's pages that
 look hot are those that chance made look so, and a network that has not seen such rows overrates
 them (Ross et al., "A reduction of imitation learning and structured prediction to no-regret online
@@ -24,7 +24,8 @@ from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissFlag, MissStream
 from hmd.emulate.recordings.replay import replayed
 from hmd.heat.view import PageView
-from hmd.policy.learned.features import LearnedFeatures
+from hmd.policy.learned.features import FEATURES, feature_columns
+from hmd.policy.long_run import LongRun
 from hmd.policy.plan import MachineView, Plan, Policy
 from hmd.simulate.machine import SimulatedMachine
 from hmd.simulate.memory import first_rows
@@ -159,7 +160,7 @@ class RowLogger:
         self._policy, self._machine, self._values = policy, machine, values
         self._request, self._delay_s = request, delay_s
         self._random = np.random.default_rng(request.seed)
-        self._features = LearnedFeatures()
+        self._long_run = LongRun()
         self._row, self._time_s = 0, 0.0
         self._parts: list[TrainingRows] = []
 
@@ -174,7 +175,7 @@ class RowLogger:
 
     def _log_tick(self, pages: PageView, machine: MachineView, row: int, per_s: float) -> None:
         """Log a random part of the rows of a tick, which ended at this row of the stream."""
-        columns = self._features.rows(pages).columns()
+        rate = self._long_run.mix_rates(pages)
         ahead_s = self._request.horizon_ticks * machine.tick_s
         begin = row + round(per_s * self._delay_s)
         end = begin + round(per_s * ahead_s)
@@ -183,16 +184,16 @@ class RowLogger:
             return
         future = self._values.between(begin, end)[self._pages(pages.address)] / pages.size
         size = pages.size / pages.size.sum()
-        means = float((pages.rate * size).sum()), float((future * size).sum())
+        means = float((rate * size).sum()), float((future * size).sum())
         if min(means) > 0:
             chosen = self._random.permutation(len(pages))[:ROWS_PER_TICK]
-            base, future = pages.rate[chosen] / means[0], future[chosen] / means[1]
-            self._log(columns[:, chosen].T, base, future)
+            columns = feature_columns(pages, rate)[:, chosen].T
+            self._log(columns, rate[chosen] / means[0], future[chosen] / means[1])
 
     def rows(self) -> TrainingRows:
         """Return all rows so far."""
         if not self._parts:
-            self._log(np.empty((0, self._width())), np.empty(0), np.empty(0))
+            self._log(np.empty((0, len(FEATURES))), np.empty(0), np.empty(0))
         return TrainingRows.joined(self._parts)
 
     def _log(
@@ -206,8 +207,3 @@ class RowLogger:
         """Return the numbers of pages in the stream."""
         stream = self._machine.stream
         return np.searchsorted(stream.page_address[: stream.user_pages], address)
-
-    def _width(self) -> int:
-        from hmd.policy.learned.features import FEATURES
-
-        return len(FEATURES)

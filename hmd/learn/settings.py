@@ -78,13 +78,12 @@ class TrainSettings(BaseModel):
     found_ms: Milliseconds = 5.0
     horizon_ticks: Annotated[int, Field(ge=1, le=4096)] = 8
     """How far ahead the network predicts."""
-    rounds: Annotated[int, Field(ge=1, le=20)] = 3
-    """Rounds of simulations: rules move pages in the first, the network so far in the others."""
-    hidden: tuple[Width, ...] = Field(default=(16, 8), min_length=1, max_length=3)
+    hidden: tuple[Width, ...] = Field(default=(4,), min_length=1, max_length=3)
     epochs: Annotated[int, Field(ge=1, le=1000)] = 6
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 1
+    rounds: Annotated[int, Field(ge=1, le=20)] = 1
     knob_ticks: Annotated[int, Field(ge=10, le=100_000_000)] = 40_000
-    """Has no effect; accepted in configurations of 0.1's previews."""
+    """Like ``rounds`` without effect; accepted in configurations of 0.1's previews."""
     episodes: EpisodeSettings = EpisodeSettings()
     """Episodes of the training environment; these machines replace ``preset`` and ``fast``."""
 

@@ -162,13 +162,12 @@ class LongRun:
         slot = self._processes.slot_of(process)
         return float(self._weights()[slot]) if slot >= 0 else 0.0
 
-    def mix_rates(self, pages: PageView, rate: Rates | None = None) -> Rates:
+    def mix_rates(self, pages: PageView) -> Rates:
         """Return accesses per second and base page of each row of a view; shape ``(n,)``.
 
-        The mean is mixed with ``rate``, None: the rates of the view. The first call of a tick
-        learns from it.
+        The first call of a tick learns from it.
         """
-        rate = pages.rate if rate is None else rate
+        rate = pages.rate
         if pages.tick < self._tick:  # a new table: the daemon's configuration has changed
             self._clear()
         before = self._processes.replace(pages.processes)

@@ -13,7 +13,7 @@ decision; they differ in the rates. About 60 ns per page.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,6 @@ MOVE_NS: Final = 3000.0
 
 _NO_LIMIT: Final = 2.0
 _MIN_SAMPLES: Final = 1e-9
-_MIN_TICKS: Final = 1e-9
 # Wear of one move doubles the cost of the next.
 _COST_BY_WEAR: Final = np.exp2(np.arange(256) / float(MOVE_WEAR))
 
@@ -69,11 +68,15 @@ class MoveTerms(NamedTuple):
     samples_min: float
 
 
-class Forecast(NamedTuple):
-    """The ``rate`` of each page in the next ``ticks`` alone, in accesses per second and page."""
+class RateCorrection(Protocol):
+    """Corrects the rates that decide, as a policy's prediction does."""
 
-    rate: Rates
-    ticks: int
+    def __call__(self, pages: PageView, rate: Rates, horizon_ticks: Values, /) -> Rates:
+        """Return accesses per second and base page of each row, the mean over a horizon.
+
+        ``rate`` has the same shape ``(n,)``; ``horizon_ticks`` is by process.
+        """
+        ...
 
 
 class PageColumns(NamedTuple):
@@ -324,7 +327,8 @@ class SavingsLedger:
 class PayingMoves:
     """Plans the moves that save more time than they cost; keeps what it learns between ticks."""
 
-    def __init__(self) -> None:
+    def __init__(self, correct: RateCorrection | None = None) -> None:
+        self._correct = correct
         cohorts = Cohorts()
         self.long_run, self.persistence = LongRun(cohorts), Persistence(cohorts)
         self._balance = BandwidthBalance()
@@ -335,22 +339,18 @@ class PayingMoves:
         machine: MachineView,
         nodes: Nodes,
         terms: MoveTerms,
-        forecast: Forecast | None = None,
     ) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays.
 
-        Pages are expected to have the rates of the view or, in the next ticks, of a ``forecast``,
-        both mixed with the long run.
+        Pages are expected to have the rates of the view mixed with the long run, corrected if there
+        is a correction.
         """
         rate = self.long_run.mix_rates(pages)
         ticks = self.persistence.horizons(pages)
+        if self._correct is not None:
+            rate = self._correct(pages, rate, ticks)
         # Until they have moved, pages save nothing.
         horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, 0.0)
-        if forecast is not None:
-            # The mean over the horizon, which may be longer than the next ticks.
-            part = np.minimum(forecast.ticks / np.maximum(ticks, _MIN_TICKS), 1.0)
-            near = self.long_run.mix_rates(pages, forecast.rate)
-            rate = rate + part.astype(np.float32)[pages.process] * (near - rate)
         seconds = horizon_s / parallelism(pages, machine)
         ledger = SavingsLedger(pages, rate, terms, seconds)
         latency = loaded_latency_ns(pages, machine.topology, nodes)

@@ -28,7 +28,7 @@ from pydantic import Field
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
 from hmd.policy.nodes import nodes_of
 from hmd.policy.plan import MachineView, Plan
-from hmd.policy.saving import MoveTerms, PayingMoves
+from hmd.policy.saving import MoveTerms, PayingMoves, RateCorrection
 from hmd.policy.settings import HeadroomSettings, PolicyInfo, Search
 
 if TYPE_CHECKING:
@@ -68,9 +68,12 @@ class Benefit:
 
     name = "benefit"
 
-    def __init__(self, settings: BenefitSettings | None = None) -> None:
+    def __init__(
+        self, settings: BenefitSettings | None = None, correct: RateCorrection | None = None
+    ) -> None:
+        """Decide with rates as they are, or as ``correct`` returns them."""
         self.settings = settings or BenefitSettings()
-        self._moves = PayingMoves()
+        self.moves = PayingMoves(correct)
         kept = HistogramSettings(
             headroom=self.settings.headroom, headroom_min=self.settings.headroom_min
         )
@@ -85,7 +88,7 @@ class Benefit:
         if not nodes.can_move(pages, machine):
             return Plan.empty(pages.processes)
         terms = MoveTerms(settings.move_ns, settings.confidence, settings.samples_min)
-        return self._moves.plan(pages, machine, nodes, terms)
+        return self.moves.plan(pages, machine, nodes, terms)
 
 
 POLICY = PolicyInfo(

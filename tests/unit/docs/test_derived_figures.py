@@ -60,17 +60,6 @@ def test_derived_without_the_comparison_empty() -> None:
     assert derived({"scale": {}}) == {}
 
 
-def test_bounds_left_by_ratio_over_default_policy() -> None:
-    cases = [
-        {"ratio": "1:2", "seconds": {"benefit": 1.2, "clairvoyant": 1.0, "exact-past": 1.2}},
-        {"ratio": "1:2", "seconds": {"benefit": 2.7, "clairvoyant": 1.0}},
-        {"ratio": "1:8", "seconds": {"benefit": 1.0, "clairvoyant": 1.0, "exact-past": 0.5}},
-    ]
-    found = derived({"learned": {"heldout": cases}})["bounds_left"]
-    assert found["clairvoyant"] == {"1:2": pytest.approx(1.8), "1:8": 1.0, "1:16": None}
-    assert found["exact-past"] == {"1:2": 1.0, "1:8": 2.0, "1:16": None}
-
-
 def test_learned_guest_over_the_best_peer_of_each_row() -> None:
     rows = [
         {"seconds": {"first-touch": 2.0, "damon": 1.0, "hmd:benefit": 0.5, "hmd:learned": 1.0}},

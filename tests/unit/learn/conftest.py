@@ -19,7 +19,6 @@ tick_ms: 1.0
 delay_ms: 0.2
 found_ms: 0.0
 horizon_ticks: 3
-rounds: 2
 hidden: [8]
 epochs: 3
 """

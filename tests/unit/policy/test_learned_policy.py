@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from bench.synthetic.synthetic_run import SyntheticRun, Tier, hot_blocks
 from hmd.base.units import PAGE_BYTES
 from hmd.policy.builtin.benefit import Benefit, BenefitSettings
-from hmd.policy.builtin.learned import _ROWS_AT_ONCE, Learned, LearnedSettings
+from hmd.policy.builtin.learned import ANSWER_SHARE, Learned, LearnedSettings
 from hmd.policy.builtin.none import NonePolicy
-from hmd.policy.learned.features import FEATURES, LearnedFeatures
-from hmd.policy.learned.network import LearnedWeights
-from hmd.policy.learned.trust import MAX_OCTAVES
+from hmd.policy.learned.features import FEATURES, feature_columns
+from hmd.policy.learned.network import MAX_OCTAVES, LearnedWeights
 from tests.unit.policy.test_learned_weights import HEADER
 
 PAGES, FAST, HEADROOM = 8192, 2048, 16
@@ -50,8 +49,9 @@ def watched(
     return SyntheticRun(policy, tiers, weights, node, samples_per_tick=samples)
 
 
-def features_of(run: SyntheticRun, features: LearnedFeatures) -> npt.NDArray[np.float32]:
-    return features.rows(run.heat.view(run.machine.topology)).columns()
+def features_of(run: SyntheticRun) -> dict[str, npt.NDArray[np.float32]]:
+    pages = run.heat.view(run.machine.topology)
+    return dict(zip(FEATURES, feature_columns(pages, pages.rate), strict=True))
 
 
 def test_learned_base_rate_predicted_hot_set_promoted(tmp_path: Path) -> None:
@@ -93,97 +93,67 @@ def test_learned_network_answers_zero_moves_as_benefit(tmp_path: Path) -> None:
 
 def test_learned_answer_for_all_pages_alike_changes_no_rate(tmp_path: Path) -> None:
     path = base_weights(tmp_path / "cold.npz")
-    weights = LearnedWeights.read(path, FEATURES, HEADER.features_version)
-    weights.layers[-1][1][0] = -3.0
-    replace(weights).write(path)
+    weights = LearnedWeights.read(path)
+    weights.layers[-1][1][0] = -1.5
+    weights.write(path)
     run = synthetic(hot_blocks(PAGES, HOT, 16, seed=3), path)
     run.tick()
     pages = run.heat.view(run.machine.topology)
     assert isinstance(run.policy, Learned)
-    assert np.allclose(run.policy.predicted(pages), pages.rate, rtol=1e-5)
+    assert np.allclose(run.policy.predict(pages, pages.rate), pages.rate, rtol=1e-5)
 
 
-def test_learned_predictions_in_parts_equal_network_on_all_features() -> None:
-    from hmd.policy.learned.network import run_network
-
+def test_learned_rates_keep_their_sum_and_stay_within_the_bound() -> None:
     run = synthetic(hot_blocks(PAGES, HOT, 16, seed=3))
     run.tick()
-    policy = run.policy
+    policy, pages = run.policy, run.heat.view(run.machine.topology)
     assert isinstance(policy, Learned)
-    pages = run.heat.view(run.machine.topology)
-    columns = policy._features.rows(pages).columns()
-    octaves = run_network(columns, *policy.weights.packed())
-    assert np.ptp(octaves) > 1
-    factor = policy._trust.factor(run.heat.processes[0])
-    expected = pages.rate * np.exp2(factor * np.clip(octaves, -MAX_OCTAVES, MAX_OCTAVES))
-    expected *= (pages.rate * pages.size).sum() / (expected * pages.size).sum()
-    assert len(pages) > 2 * _ROWS_AT_ONCE
-    assert np.allclose(policy.predicted(pages), expected, rtol=1e-3)
+    near = policy.predict(pages, pages.rate)
+    factor = near / pages.rate
+    assert np.ptp(np.log2(factor)) > 0.05
+    assert factor.max() / factor.min() <= 2 ** (2 * MAX_OCTAVES * ANSWER_SHARE) * 1.001
+    assert (near * pages.size).sum() == pytest.approx((pages.rate * pages.size).sum(), rel=1e-4)
+
+
+def test_learned_correction_fades_beyond_the_ticks_that_it_predicts() -> None:
+    run = synthetic(hot_blocks(PAGES, HOT, 16, seed=3))
+    run.tick()
+    policy, pages = run.policy, run.heat.view(run.machine.topology)
+    assert isinstance(policy, Learned)
+    near, ticks = policy.predict(pages, pages.rate), policy.weights.header.horizon_ticks
+    for horizon, part in ((ticks / 2, 1.0), (4.0 * ticks, 0.25)):
+        corrected = policy._correct(pages, pages.rate, np.full(1, horizon))
+        assert np.allclose(corrected, pages.rate + part * (near - pages.rate), rtol=1e-4)
 
 
 def test_features_finite_and_independent_of_scale() -> None:
     found = []
     for samples in (20_000, 80_000):
         run = watched(hot_blocks(PAGES, HOT, 16, seed=3), NonePolicy(), samples)
-        features = LearnedFeatures()
         for _ in range(10):
             run.tick()
-            found_now = features_of(run, features)
-        assert np.isfinite(found_now).all()
-        found.append(dict(zip(FEATURES, found_now, strict=True)))
+        found_now = features_of(run)
+        assert all(np.isfinite(column).all() for column in found_now.values())
+        found.append(found_now)
     hot = hot_blocks(PAGES, HOT, 16, seed=3)
     hot_rows = hot > np.median(hot)
-    for name in ("rate", "samples_4", "samples_16", "block_now", "block_past"):
-        few, many = (one[name] for one in found)
-        assert few[hot_rows].mean() > few[~hot_rows].mean() + 1
-        assert abs(few[hot_rows].mean() - many[hot_rows].mean()) < 0.3
+    few, many = (one["rate"] for one in found)
+    assert few[hot_rows].mean() > few[~hot_rows].mean() + 1
+    assert abs(few[hot_rows].mean() - many[hot_rows].mean()) < 0.3
     assert found[0]["support"].mean() < found[1]["support"].mean()
 
 
-def test_features_asked_twice_in_a_tick_are_equal() -> None:
-    run, features = watched(hot_blocks(PAGES, HOT, 16, seed=3), NonePolicy()), LearnedFeatures()
+def test_features_rate_is_over_the_mean_page_of_the_process() -> None:
+    run = watched(np.ones(PAGES), NonePolicy())
     run.tick()
-    first = features_of(run, features)
-    again = features_of(run, features)
-    assert np.array_equal(first, again)
+    pages = run.heat.view(run.machine.topology)
+    rate = np.where(np.arange(PAGES) < PAGES // 2, 3.0, 0.0).astype(np.float32)
+    column = feature_columns(pages, rate)[0]
+    assert column[: PAGES // 2] == pytest.approx(np.log2(2.1), abs=1e-4)
+    assert column[PAGES // 2 :] == pytest.approx(np.log2(0.1), abs=1e-4)
 
 
-def test_features_phase_ends_pages_of_the_next_ones_are_known_before() -> None:
-    phases = [hot_blocks(PAGES, HOT, 16, seed=seed) for seed in (3, 4, 5)]
-    run, features = watched(phases[0], NonePolicy()), LearnedFeatures()
-    for number in range(60):
-        run.weights = phases[number // 4 % 3]
-        run.tick()
-        columns = dict(zip(FEATURES, features_of(run, features), strict=True))
-    hot = [weights > np.median(weights) for weights in phases]
-    # The last tick of the third phase: its pages are hot now, those of the others come next.
-    third, others = hot[2] & ~hot[0] & ~hot[1], hot[0] & hot[1] & ~hot[2]
-    assert columns["block_now"][third].mean() > columns["block_now"][others].mean() + 1
-    assert columns["block_next"][others].mean() > columns["block_next"][third].mean() + 0.5
-    assert columns["similarity"].max() > 0.8
-
-
-def test_features_memory_grows_beyond_parts_blocks_grow() -> None:
-    run, features = watched(np.ones(PAGES), NonePolicy()), LearnedFeatures()
+def test_features_before_any_sample_are_finite() -> None:
+    run = watched(np.ones(PAGES), NonePolicy(), samples=0)
     run.tick()
-    features_of(run, features)
-    assert features._shift == 16
-    large = watched(np.ones(5 * PAGES), NonePolicy())
-    large.tick()
-    again = LearnedFeatures()
-    features_of(large, again)
-    assert again._shift == 17
-
-
-def test_features_idle_page_gap_stays_and_idle_grows() -> None:
-    run, features = watched(np.ones(PAGES), NonePolicy()), LearnedFeatures()
-    for _ in range(6):
-        run.tick()
-        features_of(run, features)
-    run.weights = np.where(np.arange(PAGES) < PAGES // 2, 1.0, 0.0)
-    for _ in range(6):
-        run.tick()
-        columns = dict(zip(FEATURES, features_of(run, features), strict=True))
-    half = PAGES // 2
-    assert columns["idle"][half:].mean() > columns["idle"][:half].mean() + 1
-    assert columns["samples_4"][half:].mean() < columns["samples_4"][:half].mean() - 1
+    assert all(np.isfinite(column).all() for column in features_of(run).values())

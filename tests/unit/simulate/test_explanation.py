@@ -87,8 +87,7 @@ def test_explain_every_policy_gives_heat_price_and_reason(explained: Explained) 
     features = [page["policy"] for page in pages if page["policy"]]
     assert bool(features) == (document["plans"] == "learned")
     for figures in features:
-        of_network = {"predicted_rate", "trust", *FEATURES}
-        assert set(figures) == {"long_run_weight", *of_network}
+        assert set(figures) == {"predicted_rate", "long_run_weight", *FEATURES}
     with pytest.raises(TargetError, match="belongs to no target"):
         explained.of(process=ProcessId(5, 5))
     with pytest.raises(TargetError, match="no page at"):
