@@ -249,7 +249,8 @@ def _count_chunk(
         return
     code = int(columns.chunk_node[chunk] if slot < 0 else columns.node[slot, 0])
     tier = int(tiers.tier_of_code[code & 255])
-    if tier < 0 or (slot < 0 and is_mixed(chunk, columns)):
+    minority = columns.minority_pages[chunk]
+    if tier < 0 or (slot < 0 and is_mixed(minority, resident)):
         return
     size = int(resident) - int(columns.minority_pages[chunk]) if slot < 0 else CHUNK_PAGES
     _add((int(p), code), size, np.float64(rates.chunk_rate[chunk]) * size, unshown)
@@ -459,18 +460,6 @@ def _retreat(tier: int, way: int, limits: _Limits) -> None:
 
 
 @inline
-def _is_within(bin_: int, tier: int, way: int, limits: _Limits) -> bool:
-    """Return whether a row of this bin is shown; of the limit bin, as many as its quota."""
-    far = bin_ - limits.bin[tier, way] if way else limits.bin[tier, way] - bin_
-    if far != 0:
-        return bool(far > 0)
-    limits.left[tier, way] -= 1
-    if limits.left[tier, way] == 0:
-        _retreat(tier, way, limits)
-    return True
-
-
-@inline
 def _farthest(limits: _Limits) -> tuple[int, int]:
     """Return the lowest bin of any tier that is promoted, and the highest that is demoted.
 
@@ -531,17 +520,6 @@ def _pages_within(
     return count
 
 
-@inline
-def _next_chunk(
-    chunk: int, chunks: int, histograms: CandidateHistograms, lowest_up: int, highest_down: int
-) -> int:
-    """Return the first chunk from ``chunk`` on with a row within the limits."""
-    highest, lowest = histograms.highest, histograms.lowest
-    while chunk < chunks and highest[chunk] < lowest_up and lowest[chunk] > highest_down:
-        chunk += 1
-    return chunk
-
-
 @kernel
 def select_candidates(
     chunks: int,
@@ -558,12 +536,15 @@ def select_candidates(
     totals.
     """
     huge, node = columns.huge, columns.node
-    storage_index, unshown, cursor = selection
+    storage_index, (accesses, unshown_pages), cursor = selection
     in_turn_left = len(storage_index) // _CURSOR_SHARE
     last = len(histograms.demotable) - 1
     limits = _find_limits(histograms, (len(storage_index) - in_turn_left) // max(2 * last, 1))
     (lowest_up, highest_down), retreats = _farthest(limits), limits.retreats[0]
     pinned, tier_of_code = tiers
+    # Columns of their own, and no calls per row: a call with a bundle costs as much as ten rows.
+    highest, lowest = histograms.highest, histograms.lowest
+    bound, left = limits.bin, limits.left
     near, every = _reach(tier_of_code, limits), _reach_all(tier_of_code)
     pages = np.empty(CHUNK_PAGES, np.int16)
     first_chunk, end = len(columns.owner) * CHUNK_PAGES, 0
@@ -576,7 +557,8 @@ def select_candidates(
         chunk += 1
         turn = start if in_turn_left >= CHUNK_PAGES else chunks
         if chunk < turn:
-            chunk = _next_chunk(chunk, turn, histograms, lowest_up, highest_down)
+            while chunk < turn and highest[chunk] < lowest_up and lowest[chunk] > highest_down:
+                chunk += 1
         if chunk >= chunks:
             break
         in_turn = chunk >= start and in_turn_left >= CHUNK_PAGES
@@ -586,12 +568,13 @@ def select_candidates(
             columns.page_slot[chunk],
             columns.resident[chunk],
         )
-        if resident == 0 or pinned[p] or (slot < 0 and is_mixed(chunk, columns)):
+        minority = columns.minority_pages[chunk]
+        if resident == 0 or pinned[p] or (slot < 0 and is_mixed(minority, resident)):
             continue
         one = slot < 0 or huge[chunk]
         size, count = CHUNK_PAGES if one else 1, 1
         if slot < 0:
-            size = int(resident) - int(columns.minority_pages[chunk])
+            size = int(resident) - int(minority)
         if not one:
             demotion, promotion = bins.page_demotion[slot], bins.page_promotion[slot]
             reach = every if in_turn else near
@@ -605,17 +588,28 @@ def select_candidates(
             shown = False
             if tier < last:
                 at = bins.chunk_demotion[chunk] if one else bins.page_demotion[slot, i]
-                shown = _is_within(at, tier, 0, limits)
+                far = bound[tier, 0] - at
+                shown = far >= 0
+                if far == 0:
+                    left[tier, 0] -= 1
+                    if left[tier, 0] == 0:
+                        _retreat(tier, 0, limits)
             if tier > 0 and not shown:
                 at = bins.chunk_promotion[chunk] if one else bins.page_promotion[slot, i]
-                shown = _is_within(at, tier, 1, limits)
+                far = at - bound[tier, 1]
+                shown = far >= 0
+                if far == 0:
+                    left[tier, 1] -= 1
+                    if left[tier, 1] == 0:
+                        _retreat(tier, 1, limits)
             if not shown and not in_turn:
                 continue
             in_turn_left -= 0 if shown else 1
             storage_index[end] = first_chunk + chunk if one else slot * CHUNK_PAGES + i
             end += 1
             rate = rates.chunk_rate[chunk] if one else rates.page_rate[slot, i]
-            _add((p, code), -size, -(np.float64(rate) * size), unshown)
+            accesses[p, code] -= np.float64(rate) * size
+            unshown_pages[p, code] -= size
     cursor[0] = reached if reached < chunks else 0
     return end
 

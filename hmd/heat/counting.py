@@ -145,15 +145,9 @@ def _count_bits(bitmap: np.uint64) -> int:
 
 
 @inline
-def _probe(
-    chunk: np.int64, page: np.int64, columns: ChunkColumns, counts: Int64s, requests: Int32s
-) -> None:
-    """Note which part of a coarse chunk a sample hit; request a page slot if its pages differ."""
-    columns.probe_bitmap[chunk] |= np.uint64(1) << np.uint64(page // PROBE_PART_PAGES)
-    columns.probe_samples[chunk] += 1
+def _judge_probe(chunk: np.int64, columns: ChunkColumns, counts: Int64s, requests: Int32s) -> None:
+    """Request a page slot if the samples of a coarse chunk show that its pages differ."""
     samples = columns.probe_samples[chunk]
-    if samples != _FIRST_PROBES and samples != _PROBES:
-        return
     hits = _count_bits(columns.probe_bitmap[chunk])
     differs = hits < (_MIN_HITS if samples == _PROBES else _FIRST_MIN_HITS)
     if differs or samples == _PROBES:
@@ -210,6 +204,7 @@ def count_samples(
     process, address, kind, period, latency_ns = samples
     entries, (counts, free, requests) = index.entries, state
     recent, recent_sum, node = columns.recent, columns.recent_sum, columns.node
+    probe_bitmap, probe_samples = columns.probe_bitmap, columns.probe_samples
     ignored, totals, waits = sums
     pages, ahead = np.full(len(address), -1, np.int64), np.empty(_READ_AHEAD, np.int64)
     end, last = len(address), np.int64(-1)
@@ -268,7 +263,11 @@ def count_samples(
             if code == ABSENT:
                 columns.swept[chunk] = 0
             columns.chunk_idle[chunk] = 0
-            _probe(chunk, page, columns, counts, requests)
+            # Which part of the chunk it hit. A call with all columns costs as much as ten samples.
+            probe_bitmap[chunk] |= np.uint64(1) << np.uint64(page // PROBE_PART_PAGES)
+            probe_samples[chunk] += 1
+            if probe_samples[chunk] == _FIRST_PROBES or probe_samples[chunk] == _PROBES:
+                _judge_probe(chunk, columns, counts, requests)
             continue
         # The first sample of a page in a window shows whether it was known to be there.
         if recent[page_slot, page] == 0.0 and code == ABSENT:

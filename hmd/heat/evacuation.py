@@ -49,7 +49,7 @@ def count_evacuated(chunks: int, columns: ChunkColumns, codes: EvacuationCodes) 
         if columns.resident[chunk] == 0:
             continue
         if slot < 0:
-            if not is_mixed(chunk, columns):
+            if not is_mixed(columns.minority_pages[chunk], columns.resident[chunk]):
                 count += leaves[p, columns.chunk_node[chunk] & 255]
         elif columns.huge[chunk]:
             count += leaves[p, columns.node[slot, 0] & 255]
@@ -78,7 +78,8 @@ def visit_evacuated(
     counts, lowest_bin, left = len(storage_index) == 0, cut.lowest_bin[0], cut.left[0]
     for chunk in range(chunks):
         slot, p = columns.page_slot[chunk], columns.process[chunk]
-        if columns.resident[chunk] == 0 or (slot < 0 and is_mixed(chunk, columns)):
+        resident, minority = columns.resident[chunk], columns.minority_pages[chunk]
+        if resident == 0 or (slot < 0 and is_mixed(minority, resident)):
             continue
         one = slot < 0 or columns.huge[chunk]
         for i in range(1 if one else CHUNK_PAGES):

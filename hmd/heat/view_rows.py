@@ -92,9 +92,9 @@ def tier_of_code(tier_of_node: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
 
 
 @inline
-def is_mixed(chunk: int, columns: ChunkColumns) -> bool:
+def is_mixed(minority_pages: int, resident: int) -> bool:
     """Return whether too many pages of a coarse chunk are elsewhere for it to move as one row."""
-    return bool(columns.minority_pages[chunk] * _MAX_MINORITY > columns.resident[chunk])
+    return bool(minority_pages * _MAX_MINORITY > resident)
 
 
 @inline
@@ -173,7 +173,7 @@ def gather_pages(
                     columns.chunk_wear[chunk],
                     columns.chunk_idle[chunk],
                 )
-                stays = is_mixed(chunk, columns)
+                stays = is_mixed(columns.minority_pages[chunk], columns.resident[chunk])
             else:
                 code, size = columns.node[slot, 0], CHUNK_PAGES
                 pages.wear[at], pages.idle[at] = (
