@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test test-slow test-arm64 lint format format-c compile-commands site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile bench-tensors bench-learned train clean
+.PHONY: help setup demo unit test test-slow test-arm64 lint format format-c compile-commands site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-reaction bench-hostile test-hostile bench-tensors bench-learned train clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --strict-skips --durations 20
@@ -87,6 +87,9 @@ bench-samplers: setup ## Measure how much of a program's heat each sampler finds
 
 bench-scale: setup ## Measure the cost of a tick over tracked memory; table, picture, build/scale.json; SIZES=4:1 (GiB:processes) for some
 	@$(PYTHON) -m bench.scale.tick_cost $(SIZES)
+
+bench-reaction: setup ## Measure the seconds until a hot set that moved is fast again; docs/results/reaction.json
+	@$(PYTHON) -m bench.scale.reaction --publish
 
 bench-hostile: setup ## Measure the service while hostile clients flood it for ten minutes; docs/results/hostile.json
 	@$(PYTHON) -m bench.hostile.clients --seconds 600 --publish

@@ -55,6 +55,23 @@ def calibration(results: Results) -> str:
     return calibration_table(results["calibration"]["presets"])
 
 
+def reaction(results: Results) -> str:
+    """Return the seconds until a hot set that has moved is fast again."""
+    rows = [
+        [
+            f"{row['tracked_gib']:,} GiB, {row['cpus']} CPUs",
+            row["system"],
+            "more than an hour"
+            if row["seconds_to_recover"] is None
+            else f"{row['seconds_to_recover']:.1f}",
+            f"{row['copy_seconds']:.1f}",
+            "" if row["cpu_share"] is None else f"{100 * row['cpu_share']:.2f} %",
+        ]
+        for row in results["reaction"]["rows"]
+    ]
+    return table(["memory", "system", "seconds", "of which copies", "share of CPUs"], rows, text=2)
+
+
 def convergence(results: Results) -> str:
     """Return how soon the fast tier has a hot set that changed, by policy and case."""
     return convergence_table(results["convergence"]["rows"])
@@ -237,6 +254,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         estimator,
         calibration,
         convergence,
+        reaction,
         stage_costs,
         many_mappings,
         ablations,

@@ -161,7 +161,7 @@ class ScaledMemory:
             self._count(len(moved) * HUGE_PAGE_PAGES, target)
             self._node[process, moved] = target
             return 0, nodes.astype(np.int32)
-        moved = self.nodes(pid, addresses) != target
+        moved = ScaledMemory.nodes(self, pid, addresses) != target
         self._count(int(np.count_nonzero(moved)), target)
         self._give_bits(process, chunks)
         row, page = self._row[process, chunk[moved]], page[moved]

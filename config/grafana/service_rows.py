@@ -206,6 +206,7 @@ COST = [
             Query("sum(rate(hmd_cpu_seconds_total{}[R]))", "daemon"),
             Query("sum(rate(hmd_sampler_cpu_seconds_total{}[R]))", "sampler's threads"),
             Query("sum(hmd_cpu_quota_ratio{})", "quota"),
+            Query("sum(hmd_budget_quota_ratio{})", "quota now"),
         ),
     ),
     Panel(

@@ -71,7 +71,8 @@ def budget_state(status: Status) -> list[str]:
         given.append(f"a plan every {budget['plan_ticks']} ticks")
     if not given:
         return []
-    return [f"for the CPU quota of {format_share(status['cpu_quota'])}: {', '.join(given)}"]
+    quota = budget.get("quota") or status["cpu_quota"]
+    return [f"for the CPU quota of {format_share(quota)}: {', '.join(given)}"]
 
 
 def admin_state(control: Mapping[str, Any]) -> list[str]:

@@ -163,12 +163,14 @@ class SampleSection(ConfigSection):
         " and softdirty, the divisor of the most pages that a tick scans. Unset: adjusted to"
         " cpu_quota and overhead.",
     )
-    cpu_quota: Annotated[Share, Field(gt=0)] = Field(
-        default=0.01,
+    cpu_quota: Annotated[Share, Field(gt=0)] | None = Field(
+        default=None,
         description="Share of one CPU that hmd may use for all its work, including DAMON's kernel"
         " thread, but not for answers to clients. Where that is not enough, the period increases,"
         " plans, sweeps and scans become rarer, and ticks longer. Half of it is for samples,"
-        " whatever the other work takes.",
+        " whatever the other work takes. Unset: 0.1% of a CPU while nothing changes and nothing"
+        " pays, 1% for a minute after that; more while moves pay, at most a tenth of the time that"
+        " they save and 1% of all CPUs.",
     )
     overhead: Annotated[Share, Field(gt=0)] = Field(
         default=0.01,

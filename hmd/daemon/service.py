@@ -28,7 +28,7 @@ from hmd.daemon.checks import start_warnings
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.explain import explain
 from hmd.daemon.log import OnceLogger, TargetLog
-from hmd.daemon.stages import SYSFS, build
+from hmd.daemon.stages import LOOK_S, SYSFS, build
 from hmd.daemon.supervisors import (
     DrainSupervisor,
     MemoryLimiter,
@@ -51,7 +51,8 @@ from hmd.tick.stage_runner import StageRunner
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 PAGE_COUNT_S: Final = 10.0
-"""Seconds between two counts of all pages by heat, which cost as much as a decision."""
+"""Seconds between two counts of all pages by heat, which cost as much as a decision: in calm times
+they wait for one, which shares their rates."""
 
 MAX_LOST_TICKS: Final = 30
 """Ticks in a row that fail outside all stages, after which the daemon ends to be started again."""
@@ -85,6 +86,7 @@ class Service:
         self.followed: Mapping[ProcessId, str] = {}
         self._counts: ResidencyCounts | None = None
         self._counted_s = float("-inf")
+        self._saved_s = 0.0
         self._journal, self._ticks = MoveJournal(), TickWatch()
         self._stop = self._reload = False
         with contextlib.ExitStack() as undo:
@@ -95,7 +97,7 @@ class Service:
             if preload or any(stages.watcher.scan().values()):
                 # While the service manager waits for the start.
                 registry.warm(notifier.alive, (config.decide.policy,))
-            setting = settings.observer_setting(config, file)
+            setting = settings.observer_setting(config, file, stages.topology)
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
             self._heat_map = HeatHistory(stages.topology)
             commands = AdminCommands(stages.admin, self, proc)
@@ -257,7 +259,7 @@ class Service:
 
     def _reconfigure_observer(self) -> None:
         stages = self.stages
-        setting = settings.observer_setting(stages.config, self._file)
+        setting = settings.observer_setting(stages.config, self._file, stages.topology)
         self.observer.reconfigure(setting, stages.topology, stages.sampler)
 
     def _load_kernels(self) -> None:
@@ -367,14 +369,19 @@ class Service:
         costs = stages.meter.measure(
             time.monotonic(), self._runner.cpu_s, self._page_cache_demoter.cpu_s
         )
-        stages.budget.update(costs, record, load_changed=processes_changed or moves_are_many)
+        saved_s = self.observer.latest.savings.net_s
+        gain = stages.gain(record, saved_s - self._saved_s)
+        self._saved_s = saved_s
+        changed = processes_changed or moves_are_many
+        stages.budget.update(costs, record, load_changed=changed, gain=gain)
         self.observer.set_cpu_budget(stages.budget.status(stages.rescan_s))
 
     def _observe(self, record: TickRecord) -> None:
         stages, topology = self.stages, self.stages.topology
         heat = stages.state.heat
         by_heat = self._counts.heat_pages if self._counts else None
-        if by_heat is None or record.now_s - self._counted_s >= PAGE_COUNT_S:
+        due = record.now_s - self._counted_s >= PAGE_COUNT_S
+        if by_heat is None or (due and (record.planned or not stages.budget.calm)):
             self._counted_s = record.now_s
             drop_stale_pins(stages.admin, stages.proc)
             by_heat = heat_pages(heat, topology)
@@ -396,10 +403,16 @@ class Service:
         """Sleep until a time or a signal; serve admin requests meanwhile."""
         watchdog_s = (self._notifier.watchdog_s or 0.0) / 2
         while not (self._stop or self._reload):
-            left_s = due_s - time.monotonic()
+            now_s, stages = time.monotonic(), self.stages
+            left_s, look_s = due_s - now_s, stages.next_look_s - now_s
             if left_s <= 0:
                 return
-            if self._wakeup.wait(min(left_s, watchdog_s or left_s)):
+            if look_s <= 0 and self._runner.run(
+                Stage.SAMPLE, partial(stages.sees_change, now_s), False
+            ):
+                return
+            wait_s = min(left_s, look_s if look_s > 0 else LOOK_S, watchdog_s or left_s)
+            if self._wakeup.wait(wait_s):
                 self._runner.run(Stage.OBSERVE, self._serve_requests, None)
             self._notifier.alive()
 

@@ -29,6 +29,7 @@ from hmd.residency.address_spaces import Patterns
 from hmd.residency.sweep import SweepSettings
 from hmd.sample.periods import PeriodSettings
 from hmd.sample.sampler import SampleSettings
+from hmd.tick.allowance import SEARCH_SHARE, CpuAllowance
 from hmd.tick.budget import BudgetSettings
 
 DETAIL_BYTES = 12 * CHUNK_PAGES
@@ -105,9 +106,25 @@ def heat_settings(config: Config) -> HeatSettings:
     )
 
 
-def budget_settings(config: Config) -> BudgetSettings:
+def budget_settings(config: Config, topology: Topology) -> BudgetSettings:
     """Return the CPU quota, and the lengths of ticks that keep it."""
-    return BudgetSettings(config.sample.cpu_quota, config.tick, config.tick_most, config.tick_least)
+    return BudgetSettings(
+        config.sample.cpu_quota,
+        config.tick,
+        config.tick_most,
+        config.tick_least,
+        cpus=sum(len(node.cpus) for node in topology.nodes),
+    )
+
+
+def helper_share(config: Config) -> float:
+    """Return the share of a CPU for kernel threads and drains, each in addition to ticks."""
+    return config.sample.cpu_quota or SEARCH_SHARE
+
+
+def cpu_limit(config: Config, topology: Topology) -> float:
+    """Return the most of a CPU that ticks may use: the quota, else 1 % of all CPUs."""
+    return config.sample.cpu_quota or CpuAllowance(budget_settings(config, topology).cpus).most
 
 
 def sweep_settings(config: Config, topology: Topology) -> SweepSettings:
@@ -139,7 +156,7 @@ def cache_settings(config: Config) -> CacheSettings | None:
     migrate = config.migrate
     if migrate.cache_headroom == 0 or migrate.dry_run:
         return None
-    watch = CacheWatch(migrate.cache_age, max(1, migrate.rate // 4), config.sample.cpu_quota)
+    watch = CacheWatch(migrate.cache_age, max(1, migrate.rate // 4), helper_share(config))
     return CacheSettings(migrate.cache_headroom, watch)
 
 
@@ -150,7 +167,7 @@ def pageout_settings(config: Config) -> PageoutSettings:
 
 def period_settings(config: Config) -> PeriodSettings:
     """Return what controls the sampling period."""
-    return PeriodSettings(quota=config.sample.cpu_quota, overhead=config.sample.overhead)
+    return PeriodSettings(quota=helper_share(config), overhead=config.sample.overhead)
 
 
 def policy(config: Config) -> Policy:
@@ -172,13 +189,13 @@ def with_policy(config: Config, name: str | None) -> Config:
     return config.model_copy(update={"decide": decide})
 
 
-def observer_setting(config: Config, file: str) -> ObservedConfig:
+def observer_setting(config: Config, file: str, topology: Topology) -> ObservedConfig:
     """Return what status and metrics show of the configuration."""
     return ObservedConfig(
         config_file=file,
         dry_run=config.migrate.dry_run,
         tick_s=config.tick,
-        cpu_quota=config.sample.cpu_quota,
+        cpu_quota=cpu_limit(config, topology),
         overhead=config.sample.overhead,
         policy=config.decide.policy,
         targets=tuple(target.name for target in config.targets),

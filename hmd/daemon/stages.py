@@ -7,6 +7,7 @@ that stay keep their pages' heat.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from hmd.config import Config
 from hmd.daemon import settings
@@ -33,11 +36,15 @@ from hmd.residency.sweep import ResidencySweep
 from hmd.sample.periods import PeriodControl
 from hmd.sample.sampler import Sampler
 from hmd.sample.selection import OpenedSampler, open_sampler
+from hmd.tick.allowance import AccessSums, TickGain, tick_gain
 from hmd.tick.budget import CostMeter, CpuBudget
 from hmd.tick.stage_runner import StageTimer
-from hmd.tick.tick import Machine, TickInputs, TickState, Tracked, tick
+from hmd.tick.tick import HeldSamples, Machine, TickInputs, TickState, Tracked, tick
 
 SYSFS = Path("/sys")
+
+LOOK_S: Final = 2.0
+"""Time between two looks at samples while ticks are long because nothing changes."""
 
 MAX_SCAN_INTERVAL_S: Final = 60.0
 """Most time between two scans for processes, where scans cost more than their share."""
@@ -76,9 +83,13 @@ class Stages:
     bindings: MemoryBindings
     watcher: ProcessWatcher
     exits: ExitWatch
+    held: HeldSamples
     tracked: Tracked = field(default_factory=Tracked)
     proc: Path = PROC
     sysfs: Path = SYSFS
+    _ticked_s: float = float("-inf")
+    _looked_s: float = float("-inf")
+    _cut_short: bool = False
     _scanned_s: float = float("-inf")
     _scan_cpu_s: float = 0.0
     _tracking: bool = False
@@ -110,8 +121,40 @@ class Stages:
     def tick(self, now_s: float, runner: StageTimer) -> TickRecord:
         """Run one tick within the limits of the CPU budget; return its record."""
         limits = self.budget.limits()
+        if self._cut_short:
+            limits = replace(limits, tick_s=min(limits.tick_s, now_s - self._ticked_s))
+        self._ticked_s = self._looked_s = now_s
+        self._cut_short = False
         self.state, record = tick(self.state, self.inputs(now_s), limits, runner)
         return record
+
+    @property
+    def next_look_s(self) -> float:
+        """When :meth:`sees_change` is next due: in calm times ticks are long. Infinite: never."""
+        return self._looked_s + LOOK_S if self.budget.calm else math.inf
+
+    def sees_change(self, now_s: float) -> bool:
+        """Return whether samples since the last look show that the next tick should not wait."""
+        allowance = self.budget.allowance
+        if allowance is None:
+            return False
+        elapsed_s, self._looked_s = now_s - self._looked_s, now_s
+        batch, heat = self.held.look(), self.state.heat
+        if not heat.processes:
+            return False
+        node = heat.nodes_at(batch.process, batch.address)
+        sums = AccessSums.of(batch, node, self.topology, elapsed_s)
+        self._cut_short = allowance.watch.is_changed(sums)
+        if self._cut_short:
+            allowance.search()
+        return self._cut_short
+
+    def gain(self, record: TickRecord, stall_s: float) -> TickGain:
+        """Return the gain of a tick in which pages that have moved waited ``stall_s`` less."""
+        cpus = self.state.cpu_use.max_cpus(record.processes)
+        every = float(sum(len(node.cpus) for node in self.topology.nodes))
+        busy = float(np.where(np.isnan(cpus), every, cpus).sum())
+        return tick_gain(record, self.topology, min(busy, every) or every, stall_s)
 
     @property
     def rescan_s(self) -> float:
@@ -165,6 +208,7 @@ class Stages:
         self.state.sweep.set_keep_patterns(kept)
         self.movable.set_kept(kept)
         self.sampler.track(processes)
+        self.held.discard()
 
     def take_effect(self) -> None:
         """Adapt what was taken over to the topology of these stages."""
@@ -209,24 +253,28 @@ def build(
         if before and before.config.targets == config.targets:
             # It knows children of exited parents, and which process had a pid before.
             watcher = before.watcher
+        held = HeldSamples(opened.sampler)
         stages = Stages(
             config=config,
             state=state,
             machine=Machine(
                 topology=topology,
-                sampler=opened.sampler,
+                sampler=held,
                 node_memory=KernelNodeMemory(proc, sysfs, config.migrate.page_cache),
                 stat=partial(read_stat, proc=proc),
             ),
             opened=opened,
             budget=CpuBudget(
-                settings.budget_settings(config), period, before.budget if before else None
+                settings.budget_settings(config, topology),
+                period,
+                before.budget if before else None,
             ),
             meter=CostMeter(opened.sampler),
             movable=movable,
             bindings=bindings,
             watcher=watcher,
             exits=ExitWatch(proc),
+            held=held,
             # Pins and limits apply to the processes that heat is of, until they are tracked anew.
             tracked=before.tracked if before and before.state.heat is state.heat else Tracked(),
             proc=proc,

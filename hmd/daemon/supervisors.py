@@ -189,7 +189,7 @@ class DrainSupervisor:
             pinned=frozenset((*admin.pins, *of_targets)),
             unmovable=_keep_marker(stages),
             dry_run=stages.config.migrate.dry_run,
-            cpu_share=min(stages.config.sample.cpu_quota, 1.0),
+            cpu_share=min(settings.helper_share(stages.config), 1.0),
         )
         granted = 0 if admin.paused else mover.budget_bytes(now_s)
         mover.charge(self._worker.send(request, granted))

@@ -219,7 +219,7 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
         ),
         gauge(
             "hmd_cpu_quota_ratio",
-            "Share of one CPU that hmd may use (sample: cpu_quota).",
+            "Share of one CPU that hmd may use at most (sample: cpu_quota; unset: 1% of all CPUs).",
             lambda now: now.cpu_quota,
         ),
         gauge(
@@ -253,6 +253,11 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
             "requests, the loop. Threads that answer clients are in none.",
             lambda now: {(work.value,): spent_s for work, spent_s in now.budget.cpu_s.items()},
             "work",
+        ),
+        gauge(
+            "hmd_budget_quota_ratio",
+            "Share of one CPU that hmd may use now: cpu_quota or, where it is unset, by the gain.",
+            lambda now: now.budget.quota,
         ),
         gauge(
             "hmd_budget_owed_seconds",

@@ -3,10 +3,11 @@
 
 Takes ticks and follows the moves of the last ``WINDOW_TICKS``. Sums the stall time that the moves
 were predicted to save, the stall time that they saved by the samples taken since, and the pages
-that moved back within ``RETURN_TICKS``. Of each tick at most ``ROWS_PER_TICK`` moves are followed
-and at most ``SAMPLES_PER_TICK`` samples evaluated, drawn at random and weighted by what was left
-out, so that the sums stay unbiased. A tick of 4,096 moves and any
-number of samples costs 1.3 to 2.7 ms (bench/stages/metrics.py); nothing where nothing moves.
+that moved back within ``RETURN_TICKS``. Pages that lie together within 2 MiB and move together are
+one move: of a hot set of gigabytes, single pages would have no sample for ticks. Of each tick at
+most ``ROWS_PER_TICK`` moves are followed and at most ``SAMPLES_PER_TICK`` samples evaluated, drawn
+at random and weighted by what was left out, so that the sums stay unbiased. A tick costs
+milliseconds where many pages move (bench/stages/metrics.py); nothing where nothing moves.
 
 A prediction is the plan's own: the rate of each page, which includes the target's priority, times
 the difference of the unloaded latencies of the two nodes (``Topology.latency_ns``). Both sums cover
@@ -22,17 +23,18 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
 from hmd.metrics.status import Savings
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate.status import MoveStatus
 
-WINDOW_TICKS = 60
+WINDOW_TICKS = 240
 RETURN_TICKS = 10
 """A page that moves back this soon did not repay its move; later its program has changed."""
-ROWS_PER_TICK = 64
-SAMPLES_PER_TICK = 2048
+ROWS_PER_TICK = 256
+SAMPLES_PER_TICK = 16384
 
 _PAGE_BITS = 44
 """Page numbers of a user address space: 56 bits of address at most (5-level paging)."""
@@ -191,7 +193,21 @@ class SavingsTracker:
             gain_s=self._latency_s[source] - self._latency_s[target],
             weight=np.ones(len(rows)),
         )
-        return new.take(np.argsort(start, kind="stable"))
+        return _merged(new.take(np.argsort(start, kind="stable")))
+
+
+def _merged(moved: _Moved) -> _Moved:
+    """Return moves sorted by ``start``, with neighbours of one chunk that moved alike as one."""
+    same = moved.start[1:] == moved.end[:-1]
+    same &= moved.start[1:] // CHUNK_PAGES == moved.start[:-1] // CHUNK_PAGES
+    same &= (moved.climbs[1:] == moved.climbs[:-1]) & (moved.gain_s[1:] == moved.gain_s[:-1])
+    if not same.any():
+        return moved
+    first = np.flatnonzero(np.append(True, ~same))
+    one = moved.take(first)
+    one.end = moved.end[np.append(first[1:], len(moved.end)) - 1]
+    one.heat = np.add.reduceat(moved.heat, first)
+    return one
 
 
 def _row_of(moved: _Moved, key: Keys) -> npt.NDArray[np.intp]:

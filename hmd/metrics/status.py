@@ -119,7 +119,8 @@ class BudgetStatus:
 
     ``stretch`` is the interval between ticks over the configured one, ``plan_ticks`` the ticks per
     plan, ``plans_delayed`` how many plans waited because of the quota. Shares are of one CPU.
-    ``overhead`` is the share of a CPU that records of samples took of its programs.
+    ``overhead`` is the share of a CPU that records of samples took of its programs, ``quota`` the
+    share of one that all work may take now, ``calm`` whether nothing has changed or paid for long.
     """
 
     cpu_s: Mapping[Work, Amount] = field(default_factory=lambda: dict.fromkeys(Work, 0.0))
@@ -130,6 +131,8 @@ class BudgetStatus:
     sweep_share: Amount = 0.0
     discovery_s: Amount = 0.0
     overhead: Amount = 0.0
+    quota: Amount = 0.0
+    calm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +253,11 @@ class Savings:
     predicted_lost_s: float = 0.0
     realised_lost_s: float = 0.0
     returned_pages: Amount = 0.0
+
+    @property
+    def net_s(self) -> float:
+        """What moves have saved by samples, less what they lost."""
+        return self.realised_saved_s - self.realised_lost_s
 
 
 @dataclass(frozen=True, slots=True)

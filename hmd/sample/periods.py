@@ -35,8 +35,12 @@ PRIME_PERIODS: Final = (
     *(199, 233, 277, 317, 373, 439, 509, 601, 701, 823),
     *(967, 1129, 1327, 1553, 1823, 2137, 2503, 2939, 3449, 4049),
     *(4751, 5573, 6529, 7649, 8969, 10513, 12323, 14449, 16937, 19997),
+    *(23399, 27397, 32057, 37507, 43889, 51347, 60077, 70289, 82241, 96221),
+    *(112573, 131711, 154111, 180307, 210961, 246817, 288803, 337873, 395309, 462529),
+    *(541133, 633133, 740749, 866693, 1014029),
 )
-"""Periods for real machines: 30 primes from 199 to 19997, with a ratio of about 1.17."""
+"""Periods for real machines: primes from 199 to a million, with a ratio of about 1.17. Those above
+20,000 are for machines of many CPUs while nothing changes (:mod:`hmd.tick.allowance`)."""
 
 SHORT_PRIME_PERIODS: Final = (7, 11, 13, 17, 23, 29, 37, 47, 59, 73, 89, 109, 131, 163)
 """Shorter periods for slow machines with few accesses (the emulated machine)."""
@@ -294,8 +298,10 @@ class PeriodControl:
         """The period to use."""
         return self._periods[self._step]
 
-    def update(self, tick: TickCost, quota: float | None = None) -> int:
+    def update(self, tick: TickCost, quota: float | None = None, least: float | None = None) -> int:
         """Return the period after a tick; ``quota`` replaces that of the settings.
+
+        ``least`` is what samples may cost in any case, by default ``min_share`` of the settings'.
 
         Lost samples mean that rings overflow between two reads; the period then increases by one
         step at least. Without samples it returns to the initial one, as the next program is not
@@ -317,7 +323,10 @@ class PeriodControl:
             if tick.overhead > 0:
                 before = self._record_use or self._initial_record_use
                 self._record_use = max(tick.overhead * period, _RECORD_COST_DECAY * before)
-            self._approach(self._shortest_allowed(self._settings.quota if quota is None else quota))
+            settings = self._settings
+            least = settings.min_share * settings.quota if least is None else least
+            quota = settings.quota if quota is None else quota
+            self._approach(self._shortest_allowed(max(quota - self._other_use, least)))
         else:
             self._access_rate /= 2
             self._record_use = min(
@@ -329,12 +338,10 @@ class PeriodControl:
             self._step = min(self._step + 1, len(self._periods) - 1)
         return self.period
 
-    def _shortest_allowed(self, quota: float) -> float:
-        """Return the shortest period at which both costs of samples are within their limits."""
-        settings = self._settings
-        allowed = max(quota - self._other_use, settings.min_share * settings.quota)
+    def _shortest_allowed(self, share: float) -> float:
+        """Return the shortest period at which samples cost ``share`` and records their limit."""
         sample_use = self._cost.per_unit_s * self._access_rate  # of a sample of every access
-        return max(sample_use / allowed, self._record_use / settings.overhead)
+        return max(sample_use / share, self._record_use / self._settings.overhead)
 
     def _approach(self, period: float) -> None:
         """Take the step at a period, unless the present one is within the hysteresis of it.

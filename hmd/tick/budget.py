@@ -19,6 +19,10 @@ add up. ``CREDIT_S`` seconds of quota that were not used may be used later, and
 over a time t, the daemon thus uses at most 1 + (CREDIT_S + MAX_DEBT_PLANNING_S) / t of its quota
 and the cost of one tick, as far as ``max_tick_s`` permits.
 
+Without a quota, it is what :mod:`hmd.tick.allowance` grants, and what is owed is paid from the time
+that moves have saved, as far as that goes. In calm times, plans wait until they take half of the
+quota or less, and small gains wait until they add up.
+
 CPU time is that of the thread of the tick and of kernel threads that work for it. What answers
 clients does not count (``exclude``): a client could make the daemon idle. Both together cost about
 10 µs per tick.
@@ -37,6 +41,7 @@ from hmd.metrics.tick_record import TickRecord
 from hmd.residency.sweep import StepLimit
 from hmd.sample.periods import CostCounters, PeriodControl, TickCost
 from hmd.sample.sampler import Sampler
+from hmd.tick.allowance import MIN_PAYING_SHARE, SEARCH_SHARE, CpuAllowance, TickGain
 from hmd.tick.tick import TickLimits
 
 CREDIT_S: Final = 30.0
@@ -54,6 +59,8 @@ MAX_PLAN_TICKS: Final = 4
 """Ticks between two plans at most, to keep the length of ticks."""
 MIN_SAMPLES_SHARE: Final = 1 / 2
 """Share of the quota that is left to samples, whatever the other work takes."""
+CALM_SAMPLES_SHARE: Final = 1 / 16
+"""The same while nothing changes: enough to see that something does."""
 MIN_SWEEP_SHARE: Final = 1 / 16
 MAX_SWEEP_SHARE: Final = 1 / 2
 """Share of the quota that the sweep may take, and scans for processes: at least and at most."""
@@ -74,14 +81,17 @@ _WEIGHT: Final = 0.2
 class BudgetSettings:
     """``quota`` is a share of one CPU, ``tick_s`` to ``max_tick_s`` the length of a tick.
 
+    None: what the gain on a machine of ``cpus`` allows.
+
     Ticks last ``min_tick_s`` (``tick_s`` if None) after one whose samples show that the hot set has
     changed, until few pages move.
     """
 
-    quota: float = 0.01
+    quota: float | None = None
     tick_s: float = 1.0
     max_tick_s: float = 10.0
     min_tick_s: float | None = None
+    cpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,10 @@ class CpuBudget:
         self.overhead = 0.0
         """Share of a CPU that records took in the last tick, of the CPU with most of them."""
         self.spent_s = dict.fromkeys(Work, 0.0)
-        self.cpu_debt_s = -CREDIT_S * settings.quota
+        self.allowance: CpuAllowance | None = None
+        if settings.quota is None:
+            self.allowance = CpuAllowance(settings.cpus, before.allowance if before else None)
+        self.cpu_debt_s = -CREDIT_S * self.quota
         """CPU seconds beyond the quota so far; negative: credit."""
         self._fixed_s = self._plan_s = self._discovery = 0.0
         if before is not None:
@@ -136,11 +149,41 @@ class CpuBudget:
             period=self._wanted_period,
             sweep=step_limit(self.sweep_share * self.tick_s),
             plan=self._plan_due and not self._plan_delayed,
+            min_gain=MIN_PAYING_SHARE if self.calm else 0.0,
         )
 
-    def update(self, costs: TickCosts, record: TickRecord, *, load_changed: bool) -> None:
+    @property
+    def quota(self) -> float:
+        """The share of a CPU that all work may take now."""
+        return self.settings.quota or (self.allowance.share if self.allowance else 0.0)
+
+    @property
+    def _base_quota(self) -> float:
+        """The share that needs no savings: sweeps and scans find none."""
+        return self.settings.quota or (self.allowance.base if self.allowance else 0.0)
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing has changed or paid for long."""
+        return self.allowance is not None and self.allowance.calm
+
+    def update(
+        self,
+        costs: TickCosts,
+        record: TickRecord,
+        *,
+        load_changed: bool,
+        gain: TickGain | None = None,
+    ) -> None:
         """Add what a tick cost that has ended; ``load_changed`` as for :meth:`charge`."""
         ratio, sampled = self.tick_length_ratio, costs.samples
+        if self.allowance is not None and gain is not None:
+            self.allowance.update(
+                gain,
+                sampled.elapsed_s,
+                hot_set_changed=record.heat_changes > 0,
+                planned=record.planned is not False,
+            )
         self.overhead = sampled.overhead
         # Until the moves that follow a change are few.
         followed = self._hot_set_changed and load_changed
@@ -154,7 +197,10 @@ class CpuBudget:
         )
         if self._period is not None:
             sampled = replace(sampled, tick_length_ratio=ratio)
-            self._wanted_period = self._period.update(sampled, self.samples_share)
+            least = CALM_SAMPLES_SHARE if self.calm else MIN_SAMPLES_SHARE
+            self._wanted_period = self._period.update(
+                sampled, self.samples_share, least * self.quota
+            )
 
     @property
     def tick_length_ratio(self) -> float:
@@ -164,7 +210,7 @@ class CpuBudget:
     @property
     def samples_share(self) -> float:
         """Share of the CPU by which the period is set: the quota, less while CPU time is owed."""
-        quota = self.settings.quota
+        quota = self.quota
         return max(quota - self._repaid_share(), MIN_SAMPLES_SHARE * quota)
 
     @property
@@ -183,7 +229,7 @@ class CpuBudget:
 
     @property
     def _plan_delayed(self) -> bool:
-        return self.cpu_debt_s > MAX_DEBT_PLANNING_S * self.settings.quota
+        return self.cpu_debt_s > MAX_DEBT_PLANNING_S * self.quota
 
     def charge(
         self,
@@ -205,9 +251,14 @@ class CpuBudget:
             self._planned = planned
         for work, seconds in cpu_s.items():
             self.spent_s[work] += seconds
-        quota = self.settings.quota
-        debt_s = self.cpu_debt_s + sum(cpu_s.values()) - quota * elapsed_s
-        self.cpu_debt_s = min(max(debt_s, -CREDIT_S * quota), MAX_DEBT_S * quota)
+        quota, max_debt_s = self.quota, MAX_DEBT_S * self.quota
+        granted, debt_s = quota, self.cpu_debt_s + sum(cpu_s.values())
+        if self.allowance is not None:
+            granted, max_debt_s = self.allowance.base, MAX_DEBT_S * SEARCH_SHARE
+        debt_s -= granted * elapsed_s
+        if self.allowance is not None:
+            debt_s -= self.allowance.pay(debt_s)
+        self.cpu_debt_s = min(max(debt_s, -CREDIT_S * granted), max_debt_s)
         if elapsed_s > 0:
             self._update_means(elapsed_s, cpu_s)
         self.plan_ticks = self._choose_plan_ticks()
@@ -227,6 +278,8 @@ class CpuBudget:
             self.sweep_share,
             discovery_s,
             self.overhead,
+            self.quota,
+            self.calm,
         )
 
     def _update_means(self, elapsed_s: float, cpu_s: Mapping[Work, float]) -> None:
@@ -254,10 +307,11 @@ class CpuBudget:
 
         Less while CPU time is owed, as where a period that is set leaves no half.
         """
-        if self.settings.quota >= WHOLE_CPU:
-            return MAX_SWEEP_SHARE * self.settings.quota + self._discovery
+        quota = self._base_quota
+        if quota >= WHOLE_CPU:
+            return MAX_SWEEP_SHARE * quota + self._discovery
         per_tick_s = self._fixed_s + self._plan_s / self.plan_ticks
-        half = MIN_SAMPLES_SHARE * self.settings.quota
+        half = MIN_SAMPLES_SHARE * quota
         return half - per_tick_s / self.tick_s - self._repaid_share()
 
     def _repaid_share(self) -> float:
@@ -265,7 +319,7 @@ class CpuBudget:
         return max(0.0, self.cpu_debt_s) / REPAY_S
 
     def _bounded(self, share: float) -> float:
-        quota = self.settings.quota
+        quota = self._base_quota
         return min(max(share, MIN_SWEEP_SHARE * quota), MAX_SWEEP_SHARE * quota)
 
     def _choose_plan_ticks(self) -> int:
@@ -274,10 +328,12 @@ class CpuBudget:
         Where none of up to ``MAX_PLAN_TICKS`` does, each tick has its plan: ticks lengthen anyway,
         and n of them with one plan take longer than one tick with a plan.
         """
-        if self.settings.quota >= WHOLE_CPU:
+        if self.quota >= WHOLE_CPU:
             return 1
+        if self.calm:
+            return max(1, math.ceil(self._plan_s / (self.quota / 2 * self.tick_s)))
         rest = MIN_SAMPLES_SHARE - 2 * MIN_SWEEP_SHARE
-        left_s = rest * self.settings.quota * self.settings.tick_s - self._fixed_s
+        left_s = rest * self.quota * self.settings.tick_s - self._fixed_s
         if left_s <= 0:
             return 1
         wanted = max(1, math.ceil(self._plan_s / left_s))

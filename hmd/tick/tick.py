@@ -83,6 +83,40 @@ class SampleSource(Protocol):
         ...
 
 
+class HeldSamples:
+    """A sampler whose samples may be looked at before a tick reads them."""
+
+    def __init__(self, sampler: SampleSource) -> None:
+        self.capabilities = sampler.capabilities
+        self._sampler = sampler
+        self._held: list[AccessBatch] = []
+
+    @property
+    def period(self) -> int:
+        """Accesses per sample."""
+        return self._sampler.period
+
+    def set_period(self, period: int) -> int:
+        """Sample every so many accesses from now on; returns the period that is used."""
+        return self._sampler.set_period(period)
+
+    def look(self) -> AccessBatch:
+        """Return the samples since the last look or read, and hold them for the next read."""
+        batch = self._sampler.read()
+        self._held.append(batch)
+        return batch
+
+    def discard(self) -> None:
+        """Discard what is held: the processes that samples index have changed."""
+        self._held.clear()
+
+    def read(self) -> AccessBatch:
+        """Return the samples since the last read."""
+        held, self._held = self._held, []
+        batch = self._sampler.read()
+        return AccessBatch.concatenated([*held, batch]) if held else batch
+
+
 class NodeMemoryReader(Protocol):
     """How much memory nodes have free, and how much page cache moves may replace."""
 
@@ -134,13 +168,15 @@ class TickLimits:
     ``tick_s`` is the length of the tick, to which its samples belong. ``period`` is the
     sampling period from now on, None for the present one; ``sweep`` what the residency sweep
     may take, None for what its settings say. Without ``plan`` the policy does not plan; moves that
-    administrators requested do not wait.
+    administrators requested do not wait. A plan whose promotions have less than ``min_gain`` of all
+    accesses is not carried out.
     """
 
     tick_s: float
     period: int | None = None
     sweep: StepLimit | None = None
     plan: bool = True
+    min_gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +298,13 @@ def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan
     requested, machine = plan_admin_moves(state.admin, heat, machine, tracked.targets, POLICY_ROWS)
     unmovable = pinned | state.cpuset_backoff.waiting_mask(heat.processes, now_s)
     pages = heat.view(machine.topology, unmovable, POLICY_ROWS)
-    return Plan.joined((requested, state.policy.plan(pages, machine)))
+    plan = state.policy.plan(pages, machine)
+    if limits.min_gain > 0 and tracked.fast_limits is None:
+        up = np.isin(plan.to_node, machine.topology.tiers[0] if machine.topology.tiers else ())
+        promoted = float((plan.heat[up].astype(np.float64) * plan.pages[up]).sum())
+        if up.any() and promoted < limits.min_gain * float(pages.accesses.sum()):
+            plan = Plan.empty(pages.processes)
+    return Plan.joined((requested, plan))
 
 
 def migrate(state: TickState, inputs: TickInputs, plan: Plan) -> MoveOutcome | None:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import errno
+import math
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hmd.config.load import loads
@@ -18,8 +20,10 @@ from hmd.sample.access_batch import AccessBatch
 from hmd.sample.periods import PeriodControl, PeriodSettings, RecordTime
 from hmd.sample.sampler import CAPABILITIES, SamplerStats
 from hmd.sample.selection import OpenedSampler
+from hmd.tick.allowance import AccessSums, TickGain
 from hmd.tick.budget import CostMeter, CpuBudget
 from hmd.tick.stage_runner import StageTimer
+from hmd.tick.tick import HeldSamples
 
 TEXT = "targets: [{name: a, pid: 1}]\nsample: {sampler: faults}\n"
 
@@ -37,6 +41,7 @@ class Outside:
         self.period = 1
         self.outside_cpu_s = 0.0
         self.record_time = RecordTime()
+        self.batch = AccessBatch.empty()
 
     def set_period(self, period: int) -> int:
         self.period = period
@@ -45,7 +50,7 @@ class Outside:
     def track(self, processes: object) -> None: ...
 
     def read(self) -> AccessBatch:
-        return AccessBatch.empty()
+        return self.batch
 
     def close(self) -> None: ...
 
@@ -190,3 +195,34 @@ def test_first_scan_is_owed_and_loading_of_kernels_is_not(stages: Stages) -> Non
     assert stages.budget.spent_s[Work.DISCOVERY] >= 0.05
     assert 0.05 <= stages.budget.cpu_debt_s - credit_s < 0.1
     stages.exits.close()
+
+
+def test_calm_stages_look_at_samples_and_a_change_ends_the_wait_for_the_tick() -> None:
+    built = build(loads(TEXT, "test"))
+    built.sampler.close()
+    sampler, process = Outside(), ProcessId(1, 1)
+    built.held = HeldSamples(sampler)
+    built.machine = replace(built.machine, sampler=built.held)
+    heat, allowance = built.state.heat, built.budget.allowance
+    assert allowance is not None
+    assert built.next_look_s == math.inf
+    heat.track_processes([process])
+    start = np.zeros(1, np.uint64)
+    for at, node in enumerate((built.topology.tiers[0][0], len(built.topology.nodes))):
+        heat.record_nodes(0, start + np.uint64(at << 21), np.full((1, 512), node, np.int8))
+    fast = AccessSums(1000, 1e6, 1e6, 1.0)
+    built.tick(0.0, StageTimer())
+    while not allowance.calm:
+        allowance.update(TickGain(fast), 10.0, hot_set_changed=False, planned=True)
+    assert built.next_look_s < math.inf
+    sampler.batch = AccessBatch.of(np.zeros(1000, np.uint64), process=0)
+    assert not built.sees_change(1.0)
+    sampler.batch = AccessBatch.of(np.full(1000, 1 << 21, np.uint64), process=0)
+    assert built.sees_change(3.0)
+    assert not allowance.calm
+    sampler.batch = AccessBatch.empty()
+    built.budget.tick_s = 10.0
+    record = built.tick(3.5, StageTimer())
+    assert record.tick_s == 3.5
+    assert len(record.batch) == 2000
+    built.exits.close()

@@ -64,7 +64,7 @@ def test_mover_settings_long_tick_burst_and_apply_time_follow_tick() -> None:
 
 @pytest.mark.parametrize(("text", "pages"), [("tick: 10ms", 1 << 12), ("tick: 1h", 1 << 18)])
 def test_budget_settings_extreme_ticks_pages_of_a_sweep_bounded(text: str, pages: int) -> None:
-    limits = CpuBudget(settings.budget_settings(loads(text))).limits()
+    limits = CpuBudget(settings.budget_settings(loads(text), Topology(()))).limits()
     assert limits.sweep is not None
     assert limits.sweep.pages == pages
 

@@ -209,3 +209,12 @@ def test_savings_many_samples_thinned_and_scaled(tracker: SavingsTracker) -> Non
     often = SAMPLES_PER_TICK * 7 // 2
     tracker.add(tick(batch=samples(*([100] * often + [300] * often))))
     assert tracker.savings.realised_saved_s == pytest.approx(often * 10 * GAP_S, rel=0.002)
+
+
+def test_savings_neighbours_that_move_together_are_one_move(tracker: SavingsTracker) -> None:
+    pages = 4 * ROWS_PER_TICK
+    tracker.add(tick(*((page, 1, 0) for page in range(512, 512 + pages))))
+    # Of single moves, most would not be followed, and one sample would show nothing or too much.
+    tracker.add(tick(batch=samples(700, 5000)))
+    assert tracker.savings.realised_saved_s == pytest.approx(10 * GAP_S)
+    assert tracker.savings.predicted_saved_s == pytest.approx(pages * 5 * GAP_S)

@@ -39,7 +39,7 @@ def test_period_ladders_are_ascending_primes() -> None:
     periods = (*SHORT_PRIME_PERIODS, *PRIME_PERIODS)
     assert list(periods) == sorted(set(periods))
     assert all(all(n % d for d in range(2, int(n**0.5) + 1)) for n in periods)
-    assert (PRIME_PERIODS[0], PRIME_PERIODS[-1], len(PRIME_PERIODS)) == (199, 19997, 30)
+    assert (PRIME_PERIODS[0], PRIME_PERIODS[-1], len(PRIME_PERIODS)) == (199, 1014029, 55)
 
 
 @pytest.mark.parametrize(

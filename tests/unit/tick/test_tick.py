@@ -227,3 +227,13 @@ def test_drain_without_room_counts_stalled_ticks(synthetic: SyntheticRun, tick: 
     for now_s in (1.0, 2.0):
         assert len(tick(now_s).plan) == 0
     assert admin.stalled_ticks == 2
+
+
+@pytest.mark.parametrize(("min_gain", "moves"), [(0.0, True), (0.01, True), (1.1, False)])
+def test_tick_in_calm_times_promotions_of_too_few_accesses_wait(
+    synthetic: SyntheticRun, min_gain: float, moves: bool
+) -> None:
+    record = synthetic.ticks.tick(1.0, TickLimits(1.0, min_gain=min_gain))
+    assert (record.moved_bytes > 0) == moves
+    assert (len(record.plan) > 0) == moves
+    assert record.planned
