@@ -8,7 +8,7 @@ PYTEST := $(PYTHON) -m pytest --strict-skips --durations 20
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what the other targets need (Debian 12, root); skips what is there
 	@setup/setup.sh

@@ -42,7 +42,7 @@ from hmd.sample.sampler import SampleSettings
 
 CHECKOUT = Path(__file__).parents[1]
 SOURCE = Path(__file__).with_name("workloads") / "two_patterns.c"
-MIB = 12
+PROGRAM_MIB = 12
 PERIOD = {"counted": 199, "tagged": 7, "scaled": 7}
 """Such that each way has some ten thousand samples."""
 SECONDS = 5.0
@@ -99,7 +99,7 @@ def measure(way: str, program: str, seconds: float) -> dict[str, float]:
     assert device is not None
     loads: Literal["miss", "latency"] = "latency" if way == "scaled" else "miss"
     sampler = open_emulated(SampleSettings(period=PERIOD[way], loads=loads))
-    words = ["taskset", "-c", "1", program, str(MIB)]
+    words = ["taskset", "-c", "1", program, str(PROGRAM_MIB)]
     with (
         SharedMemory.open(device) as memory,
         subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as popen,

@@ -59,7 +59,9 @@ _HEAD = 1024
 class Switch:
     """A control without effect: the benchmark writes the ring."""
 
-    record_s, now_s, adapts_store_period = 0.0, 0.0, False
+    record_s = now_s = delay_s = 0.0
+    adapts_store_period = has_buffer = False
+    active, time_offset_ns, running_share = True, 0, 1.0
 
     def start(self) -> None:
         """Do nothing."""
@@ -192,28 +194,13 @@ class WrittenRing:
         self._words[0] = head + len(written)
 
 
-class _Unswitched:
-    """The control of rings that no kernel writes."""
-
-    record_s = now_s = 0.0
-    adapts_store_period = False
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def set_period(self, period: int, store_multiplier: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def sampler_over(rings: list[WrittenRing]) -> RingSampler:
     """Return the sampler of these rings, which follows this process."""
     sampler = RingSampler(
         "pmu",
         f"{len(rings)} written rings",
         [each.ring for each in rings],
-        _Unswitched(),
+        Switch(),
         TrackedPids(),
         period=1009,
         periods=PRIME_PERIODS,

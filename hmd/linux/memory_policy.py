@@ -36,7 +36,7 @@ _MAX_PROCESSES: Final = 1 << 14
 
 _LINE = re.compile(rb"^([0-9a-f]{1,16}) (?:bind(?:[=|][a-z|]+)?:([0-9,-]+))?", re.MULTILINE)
 _TABLES = re.compile(rb"^VmPTE:\s+(\d{1,15}) kB", re.MULTILINE)
-_LINE_BYTES = 64
+_POLICY_LINE_BYTES = 64
 """Of a read of this size the kernel prints no more mappings than it takes to fill it."""
 
 Nodes = tuple[int, ...]
@@ -123,14 +123,14 @@ def read_bindings(pid: int, proc: Path = PROC) -> Bindings:
     folder = proc / str(pid)
     tables = _TABLES.search(read_bytes(folder / "status") or b"")
     whole = tables is not None and int(tables[1]) << 10 <= MAX_TABLE_BYTES
-    text = read_bytes(folder / "numa_maps", None if whole else _LINE_BYTES) or b""
+    text = read_bytes(folder / "numa_maps", None if whole else _POLICY_LINE_BYTES) or b""
     return parse_numa_maps(text if whole else text.partition(b"\n")[0])
 
 
 def bound_processes(proc: Path = PROC) -> Iterator[tuple[int, Nodes]]:
     """Yield the processes that are bound as a whole, and their nodes; one small read each."""
     for pid in sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()):
-        text = read_bytes(proc / str(pid) / "numa_maps", _LINE_BYTES) or b""
+        text = read_bytes(proc / str(pid) / "numa_maps", _POLICY_LINE_BYTES) or b""
         nodes = parse_numa_maps(text.partition(b"\n")[0]).process_nodes
         if nodes:
             yield pid, nodes

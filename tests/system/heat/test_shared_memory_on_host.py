@@ -55,9 +55,11 @@ def pages_within(table: HeatTable, slot: int, addresses: tuple[int, int]) -> int
 
 
 def address_of(process: ProcessId, path: str) -> tuple[int, int]:
+    """The mapping of SIZE bytes by its path: other tests may have left smaller shared ones."""
     mappings = read_mappings(process.pid)
     assert mappings is not None
-    [row] = [i for i, name in enumerate(mappings.path) if path in name]
+    sized = mappings.end - mappings.start == SIZE
+    [row] = [i for i, name in enumerate(mappings.path) if path in name and sized[i]]
     return int(mappings.start[row]), int(mappings.end[row])
 
 

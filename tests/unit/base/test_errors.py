@@ -19,7 +19,7 @@ from hmd.base.errors import (
 from hmd.linux.damon import DamonError
 from hmd.sample import selection
 from hmd.sample.perf_events import PerfError
-from hmd.sample.sampler import SAMPLERS, SampleSettings
+from hmd.sample.sampler import SAMPLERS, Capabilities, SampleSettings
 from hmd.sample.selection import open_sampler
 
 
@@ -61,6 +61,12 @@ def use_openers(
     monkeypatch.setattr(selection, "find_opener", lambda name, _before: openers[name])
 
 
+class OpenSampler:
+    """A sampler that opens; without a process in its /proc it is not tested."""
+
+    detail, capabilities = "page faults", Capabilities()
+
+
 @pytest.mark.parametrize(
     ("refusals", "kind"),
     [
@@ -90,13 +96,10 @@ def test_auto_sampler_one_refused_permission_raises_not_permitted(
 def test_auto_sampler_busy_for_now_falls_back_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Open:
-        detail = "page faults"
-
     def busy(*_: object) -> None:
         raise PerfError(errno.EBUSY, "cannot open an event")
 
-    use_openers(monkeypatch, {"pmu": busy, "faults": lambda *_: Open()})
+    use_openers(monkeypatch, {"pmu": busy, "faults": lambda *_: OpenSampler()})
     chosen = open_sampler(SampleSettings(), tmp_path, tmp_path)
     assert (chosen.sampler.detail, chosen.better_later) == ("page faults", True)
     with pytest.raises(TransientError, match="another program holds the counters"):
@@ -106,11 +109,8 @@ def test_auto_sampler_busy_for_now_falls_back_and_is_tried_again(
 def test_auto_sampler_missing_for_good_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Open:
-        detail = "page faults"
-
     def missing(*_: object) -> None:
         raise MissingError("no PMU")
 
-    use_openers(monkeypatch, {"pmu": missing, "faults": lambda *_: Open()})
+    use_openers(monkeypatch, {"pmu": missing, "faults": lambda *_: OpenSampler()})
     assert not open_sampler(SampleSettings(), tmp_path, tmp_path).better_later

@@ -22,7 +22,10 @@ def command(*words: object) -> tuple[int, str, str]:
 
 
 def command_line() -> dict[str, Any]:
-    with Target(4 * MIB) as target, Target(2 * BLOCK, huge=True) as big:
+    with (
+        Target(4 * MIB, stays_bound=False) as target,
+        Target(2 * BLOCK, stays_bound=False, huge=True) as big,
+    ):
         before = target.digest
         where = ("--pid", target.pid, "--range", target.range)
         found: dict[str, Any] = {}

@@ -46,7 +46,7 @@ def free_bytes(node: int) -> int:
 
 
 def full() -> dict[str, Any]:
-    with Target(96 * MIB, put=ones) as target, full_node(1, 80 * MIB):
+    with Target(96 * MIB, put=ones, stays_bound=False) as target, full_node(1, 80 * MIB):
         moves = mover()
         outcome = moves.apply(plan_of(target, 1))
         for _ in range(10):  # the kernel reclaims some room for each allocation, until it cannot

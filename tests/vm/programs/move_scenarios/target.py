@@ -10,7 +10,6 @@ import mmap
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from hmd.linux.procfs import identify
 
 PAGE, BLOCK = 4096, 2 << 20
 MIB = 1 << 20
-BIND = 2  # MPOL_BIND, linux/mempolicy.h
+DEFAULT, BIND = 0, 2  # MPOL_DEFAULT, MPOL_BIND, linux/mempolicy.h
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -73,13 +72,18 @@ def digest(start: int, length: int) -> str:
 
 
 class Target:
-    """A child with memory of its own; answers for it until it is asked to end."""
+    """A child with memory of its own; answers for it until it is asked to end.
+
+    Its memory is bound to the node on which it is made; ``hmd migrate`` moves it to another only if
+    it does not stay bound.
+    """
 
     def __init__(
         self,
         length: int,
         *,
         node: int = 0,
+        stays_bound: bool = True,
         put: Callable[[int, int], object] = fill,
         prepare: Callable[[int], None] | None = None,
         **how: bool,
@@ -91,7 +95,7 @@ class Target:
         if self.pid == 0:
             os.setpgid(0, 0)
             os.close(self._ask)
-            self._serve(asks, answers, node, put, prepare, how)
+            self._serve(asks, answers, node, stays_bound, put, prepare, how)
         os.close(asks)
         os.close(answers)
         self.start = int(self._read())
@@ -99,11 +103,22 @@ class Target:
         assert process is not None
         self.process = process
 
-    def _serve(self, asks: int, answers: int, node: int, put: Any, prepare: Any, how: Any) -> None:
+    def _serve(
+        self,
+        asks: int,
+        answers: int,
+        node: int,
+        stays_bound: bool,
+        put: Callable[[int, int], object],
+        prepare: Callable[[int], None] | None,
+        how: dict[str, bool],
+    ) -> None:
         with contextlib.suppress(BaseException):
             start = reserve(self.length, **how)
             bind(start, self.length, node)
             put(start, self.length)
+            if not stays_bound:
+                checked(numa.mbind(start, self.length, DEFAULT, None, 0, 0))
             if prepare is not None:
                 prepare(start)
             os.write(answers, f"{start}\n".encode())
