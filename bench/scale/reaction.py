@@ -236,7 +236,7 @@ class ReactionRun:
         """Wait for a tick, and in calm times look at samples meanwhile."""
         waited_s, allowance, self._short = 0.0, self.budget.allowance, False
         assert allowance is not None
-        while self.budget.calm and wait_s - waited_s > LOOK_S:
+        while self.budget.is_calm and wait_s - waited_s > LOOK_S:
             self._draw(LOOK_S)
             waited_s += LOOK_S
             self.now_s += LOOK_S
@@ -278,7 +278,7 @@ class ReactionRun:
         heat = self.heat
         by_heat = self._places.heat_pages if self._places else None
         due = tick.now_s - self._counted_s >= PAGE_COUNT_S
-        if by_heat is None or (due and (tick.planned or not self.budget.calm)):
+        if by_heat is None or (due and (tick.planned or not self.budget.is_calm)):
             self._counted_s, by_heat = tick.now_s, heat_pages(heat, self.topology)
         self._places = ResidencyCounts(
             resident_pages(heat, self.topology), by_heat, replace(heat.stats)

@@ -187,14 +187,20 @@ def load(module: str) -> None:
     """Compile or load the kernels of an imported module.
 
     Compiled functions replace those of the module: kernels find each other by their global names.
+    With ``NUMBA_DISABLE_JIT=1`` kernels run as Python.
     """
     import numba
 
     njit: Callable[..., Any] = numba.njit
+    disabled: bool = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
     with _loading:
         _load_imported(module)
         for function, lazy in _unloaded.get(module, ()):
-            if lazy is None:
+            compiled: Any = function
+            if disabled:
+                if lazy is not None:
+                    lazy.compiled = function
+            elif lazy is None:
                 compiled = njit(**_INLINE_OPTIONS)(function)
             elif lazy.typed:
                 compiled = lazy.compiled = _cached(function, _KERNEL_OPTIONS)

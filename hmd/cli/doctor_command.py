@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(document)
     else:
         _print(sections, failed)
+        if args.report is not None:
+            print(f"Wrote the report to {args.report}: attach it to an issue.")
     return Exit.MISSING if failed else Exit.OK
 
 

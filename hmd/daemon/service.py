@@ -381,7 +381,7 @@ class Service:
         heat = stages.state.heat
         by_heat = self._counts.heat_pages if self._counts else None
         due = record.now_s - self._counted_s >= PAGE_COUNT_S
-        if by_heat is None or (due and (record.planned or not stages.budget.calm)):
+        if by_heat is None or (due and (record.planned or not stages.budget.is_calm)):
             self._counted_s = record.now_s
             drop_stale_pins(stages.admin, stages.proc)
             by_heat = heat_pages(heat, topology)

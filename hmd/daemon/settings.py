@@ -37,7 +37,7 @@ DETAIL_BYTES = 12 * CHUNK_PAGES
 
 
 def target_specs(config: Config) -> tuple[TargetSpec, ...]:
-    """Return the targets as the machine room selects them."""
+    """Return the targets as ``hmd.linux.targets`` selects them."""
     return tuple(
         TargetSpec(
             name=target.name,
@@ -124,7 +124,7 @@ def helper_share(config: Config) -> float:
 
 def cpu_limit(config: Config, topology: Topology) -> float:
     """Return the most of a CPU that ticks may use: the quota, else 1 % of all CPUs."""
-    return config.sample.cpu_quota or CpuAllowance(budget_settings(config, topology).cpus).most
+    return config.sample.cpu_quota or CpuAllowance(budget_settings(config, topology).cpus).max_share
 
 
 def sweep_settings(config: Config, topology: Topology) -> SweepSettings:

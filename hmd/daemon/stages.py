@@ -131,7 +131,7 @@ class Stages:
     @property
     def next_look_s(self) -> float:
         """When :meth:`sees_change` is next due: in calm times ticks are long. Infinite: never."""
-        return self._looked_s + LOOK_S if self.budget.calm else math.inf
+        return self._looked_s + LOOK_S if self.budget.is_calm else math.inf
 
     def sees_change(self, now_s: float) -> bool:
         """Return whether samples since the last look show that the next tick should not wait."""

@@ -248,7 +248,7 @@ def _count_chunk(
     if resident == 0 or tiers.pinned[p] or (slot >= 0 and not columns.huge[chunk]):
         return
     code = int(columns.chunk_node[chunk] if slot < 0 else columns.node[slot, 0])
-    tier = int(tiers.tier_of_code[code & 255])
+    tier = int(tiers.tier_of_code[int(code) & 255])
     minority = columns.minority_pages[chunk]
     if tier < 0 or (slot < 0 and is_mixed(minority, resident)):
         return
@@ -283,7 +283,7 @@ def _count_chunks(
             _count_chunk(begin, columns, rates, bins, tiers, histograms, unshown)
             begin += 1
             continue
-        tier = int(tiers.tier_of_code[columns.chunk_node[begin] & 255])
+        tier = int(tiers.tier_of_code[int(columns.chunk_node[begin]) & 255])
         if tier >= 0 and not tiers.pinned[columns.process[begin]]:
             _count_alike((begin, end, tier), columns, rates, bins, histograms, lanes, unshown)
         begin = end
@@ -514,7 +514,7 @@ def _pages_within(
     count = 0
     for i in range(CHUNK_PAGES):
         into[count] = i
-        code = node[i] & 255
+        code = int(node[i]) & 255
         within = demotion[i] <= reach.demotion[code]
         count += int(within) | int(promotion[i] >= reach.promotion[code])
     return count
@@ -582,7 +582,7 @@ def select_candidates(
         for rank in range(count):
             i = 0 if one else int(pages[rank])
             code = columns.chunk_node[chunk] if slot < 0 else node[slot, i]
-            tier = tier_of_code[code & 255]
+            tier = tier_of_code[int(code) & 255]
             if tier < 0:
                 continue
             shown = False

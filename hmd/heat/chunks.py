@@ -391,7 +391,7 @@ def count_nodes(chunks: int, columns: ChunkColumns, movable: Int64Plane, fixed: 
             if code != last_code or p != last_process:
                 _add(last_code, pages, last_process, movable, fixed)
                 pages, last_code, last_process = 0, int(code), int(p)
-            pages += columns.resident[chunk]
+            pages += int(columns.resident[chunk])
             continue
         # A pass per code that occurs, which compares many pages at a time.
         left = 0
@@ -420,7 +420,7 @@ def summarise(node: Int8Plane, majority: Int8s, resident: Int16s, minority_pages
     for chunk in range(len(node)):
         pages_of[:] = 0
         for i in range(CHUNK_PAGES):
-            pages_of[node[chunk, i] & 255] += 1
+            pages_of[int(node[chunk, i]) & 255] += 1
         present = CHUNK_PAGES - pages_of[ABSENT & 255]
         pages_of[ABSENT & 255] = 0
         code = np.argmax(pages_of)

@@ -50,12 +50,12 @@ def count_evacuated(chunks: int, columns: ChunkColumns, codes: EvacuationCodes) 
             continue
         if slot < 0:
             if not is_mixed(columns.minority_pages[chunk], columns.resident[chunk]):
-                count += leaves[p, columns.chunk_node[chunk] & 255]
+                count += leaves[p, int(columns.chunk_node[chunk]) & 255]
         elif columns.huge[chunk]:
-            count += leaves[p, columns.node[slot, 0] & 255]
+            count += leaves[p, int(columns.node[slot, 0]) & 255]
         else:
             for i in range(CHUNK_PAGES):
-                count += leaves[p, columns.node[slot, i] & 255]
+                count += leaves[p, int(columns.node[slot, i]) & 255]
     return count
 
 
@@ -84,7 +84,7 @@ def visit_evacuated(
         one = slot < 0 or columns.huge[chunk]
         for i in range(1 if one else CHUNK_PAGES):
             code = columns.chunk_node[chunk] if slot < 0 else columns.node[slot, i]
-            if leaves[p, code & 255] == 0:
+            if leaves[p, int(code) & 255] == 0:
                 continue
             if by_idle:
                 idle = columns.chunk_idle[chunk] if slot < 0 else columns.idle[slot, i]

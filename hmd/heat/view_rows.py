@@ -182,7 +182,7 @@ def gather_pages(
                 )
         stays |= pinned[columns.process[chunk]]
         pages.chunk[at], pages.size[at] = chunk, size
-        pages.tier[at] = -1 if stays else tier_of_code[code & 255]
+        pages.tier[at] = -1 if stays else tier_of_code[int(code) & 255]
         pages.node[at] = node_of(code)
 
 

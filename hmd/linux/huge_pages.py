@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Huge pages of a process: blocks that are huge now, and larger pages that cannot move.
 
-A block is ``HUGE_PAGE_BYTES``, 2 MiB with base base pages; larger are hugetlbfs's gigantic
+A block is ``HUGE_PAGE_BYTES``, 2 MiB with base pages of 4 KiB; larger are hugetlbfs's gigantic
 pages: 1 GiB then, 16 GiB with base pages of 64 KiB.
 
 Which blocks are huge depends on fragmentation, khugepaged and splits, so the kernel is asked. The

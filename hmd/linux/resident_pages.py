@@ -135,7 +135,7 @@ def resident_ranges(
     """Yield the ranges of resident pages from ``start`` to ``end``, for a kernel with the ioctl.
 
     None has more than ``max_pages``, of which 512 are needed. A range without pages says how far
-    the walk is; there is one at least for every ``pagemap_scan.WINDOW_BYTES``. Ends early where the
+    the walk is; there is one at least for every ``page_calls.WINDOW_BYTES``. Ends early where the
     process exits.
     """
     fd = open_to_read(proc / str(pid) / "pagemap")

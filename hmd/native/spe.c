@@ -304,6 +304,8 @@ static int take_record(const struct record *record, const struct hmd_spe_source 
 	columns->period[row] = source->interval;
 	columns->cpu[row] = source->cpu;
 	columns->kind[row] = kind;
+	if (columns->level)
+		columns->level[row] = 0; /* which cache answered is not decoded */
 	counts->samples++;
 	return 0;
 }

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A plan of page moves, as columns, and what a policy is.
+"""Policies and their plans: what a policy sees, what it asks for, and the moves of a tick.
 
-The same policy object is called by the daemon, by the simulator and by training.
-
-Some pages of a view as the moves of a plan.
-
-Where a policy wants pages: what it hands to the plan builder.
+A policy gets a :class:`MachineView` and returns a :class:`Plan`, most of them by way of a
+:class:`TierRequest`. The daemon, the simulator and training call the same policy object.
 """
 
 from __future__ import annotations
@@ -159,8 +156,8 @@ def moves_of(
 ) -> Plan:
     """Return the plan that moves ``rows`` of ``pages``, in this order, to the nodes ``target``.
 
-    Without a ``phase`` column all moves are one phase: none needs room that another makes. Of a row
-    whose pages are apart the plan has each page.
+    Without a ``phase`` column all moves are one phase: none needs room that another makes. A row
+    that ``moves_as_base_pages`` becomes one move per base page.
     """
     phase = np.zeros(len(rows), np.int32) if phase is None else phase
     size = pages.size[rows]

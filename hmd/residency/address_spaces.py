@@ -39,7 +39,7 @@ Run: TypeAlias = tuple[int, int]
 """First and last chunk number of a run of chunks."""
 
 MAX_RUNS: Final = 256
-"""Runs of an outline; beyond it, the smallest gaps between runs count as mapped."""
+"""Runs of a summary; beyond it, the smallest gaps between runs count as mapped."""
 MAX_ZONES: Final = 1024
 """Changes between movable and unmovable; beyond it, pages are unmovable."""
 
@@ -67,7 +67,7 @@ class AddressSpaceSummary:
 
 @dataclass(frozen=True, slots=True)
 class SummaryPart:
-    """What an outline needs of some mappings; columns of shape ``(n,)`` in order of address."""
+    """What a summary needs of some mappings; columns of shape ``(n,)`` in order of address."""
 
     start: Addresses
     end: Addresses
@@ -108,8 +108,8 @@ class SummaryReading:
                 return False
         return True
 
-    def outline(self) -> tuple[AddressSpaceSummary, Addresses]:
-        """Return the outline of what was read, and the huge pages that its details show."""
+    def summarise(self) -> tuple[AddressSpaceSummary, Addresses]:
+        """Return the summary of what was read, and the huge pages that its details show."""
         return summarise_space(self.parts), np.concatenate(self._huge)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class SummaryReading:
 
 
 def summarise_space(parts: Sequence[SummaryPart]) -> AddressSpaceSummary:
-    """Return the outline of an address space, whose parts come in order of address."""
+    """Return the summary of an address space, whose parts come in order of address."""
     if not parts:
         return AddressSpaceSummary([], np.empty(0, np.uint64), np.empty(0, np.bool_))
     start, end = (np.concatenate([getattr(p, name) for p in parts]) for name in ("start", "end"))
@@ -266,7 +266,7 @@ class AddressSpaceOwners:
         }
 
     def last_owner(self, process: ProcessId) -> ProcessId | None:
-        """Return what ``find`` last returned of a process."""
+        """Return what ``find_owner`` last returned for a process; None before."""
         return self._owner.get(process)
 
     def find_owner(self, process: ProcessId) -> ProcessId:
@@ -286,9 +286,9 @@ class AddressSpaceOwners:
         return owner
 
     def owner_slots(self) -> npt.NDArray[np.int32] | None:
-        """Return the owner of each process, both as places in ``keep``; None if all are their own.
+        """Return the row of each retained process's owner among them; None if all are their own.
 
-        Shape ``(processes,)``.
+        Shape ``(processes,)``, as the processes of ``retain_processes``.
         """
         if len(self._ordered) == len(self._owner):
             return None

@@ -255,10 +255,10 @@ def query_span(
 ) -> QueryResult:
     """Ask for the nodes of the next resident pages of a span, about ``pages``, and record them.
 
-    ``space`` is the outline of the process in ``slot``, and its huge pages as far as its mappings
+    ``space`` is the summary of the process in ``slot``, and its huge pages as far as its mappings
     show them.
     """
-    (outline, huge_pages), memory, forks = space, machine.memory, machine.forks
+    (summary, huge_pages), memory, forks = space, machine.memory, machine.forks
     process, (start, end) = heat.processes[slot], span
     part = memory.resident(process, start, end, huge_pages, max(pages, CHUNK_PAGES))
     if part is None:
@@ -283,7 +283,7 @@ def query_span(
     if follows:
         within = _within(present.pages, forked.pages), _within(present.huge, forked.huge)
         forks.record_owned(process, (start, part.until), _chosen(present, *within))
-    movable = outline.movable_at(asked)
+    movable = summary.movable_at(asked)
     if not machine.move_shared:
         movable[:heads] &= ~_within(part.huge, shared.huge)
         movable[heads:] &= ~_within(part.pages, shared.pages)

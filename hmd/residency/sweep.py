@@ -86,7 +86,7 @@ class SweepState:
     is False if the address space is shared and another process represents it.
     """
 
-    outline: AddressSpaceSummary
+    summary: AddressSpaceSummary
     huge: npt.NDArray[np.uint64]
     read: int
     begun: int
@@ -266,7 +266,7 @@ class ResidencySweep:
         """Sweep a process from the start: which of its pages may move has changed."""
         space = self._spaces.get(process)
         if space is not None and space.tracked:
-            space.left = deque(space.outline.runs)
+            space.left = deque(space.summary.runs)
 
     def _read_some(self, heat: HeatTable, turn: RoundRobin) -> None:
         """Read the mappings of the next processes for which that is due."""
@@ -342,22 +342,22 @@ class ResidencySweep:
         if not reading.parts:
             self._spaces.pop(process, None)
             return
-        outline, huge = reading.outline()
+        summary, huge = reading.summarise()
         space = self._spaces.get(process)
         if space is None:
-            space = SweepState(outline, huge, tick, tick, deque(outline.runs))
+            space = SweepState(summary, huge, tick, tick, deque(summary.runs))
             self._spaces[process] = space
             self._forks.begin_sweep(process)
-        lost = subtract_runs(space.outline.runs, outline.runs)
-        space.left.extendleft(reversed(subtract_runs(outline.runs, space.outline.runs)))
+        lost = subtract_runs(space.summary.runs, summary.runs)
+        space.left.extendleft(reversed(subtract_runs(summary.runs, space.summary.runs)))
         if len(space.left) > _LEFT_RUNS:
-            space.left = deque(outline.runs)
-        space.outline, space.huge, space.read, space.tracked = outline, huge, tick, True
+            space.left = deque(summary.runs)
+        space.summary, space.huge, space.read, space.tracked = summary, huge, tick, True
         if not lost:
             return  # chunks of samples outside all mappings are stale, and found to have no pages
         known = heat.chunks.columns.address[: heat.chunks.used]
         known = known[heat.chunks.columns.process[: heat.chunks.used] == slot]
-        gone = known[~within(known, outline.runs)]
+        gone = known[~within(known, summary.runs)]
         if len(gone):
             heat.record_nodes(slot, gone, np.full((len(gone), CHUNK_PAGES), ABSENT, np.int8))
 
@@ -387,7 +387,7 @@ class ResidencySweep:
                 return 0
             space.begun = tick
             space.asked = space.changed = 0
-            space.left.extend(space.outline.runs)
+            space.left.extend(space.summary.runs)
             self._forks.begin_sweep(process)
         asked = 0
         while space.left and asked < pages and not (asked and self._over()):
@@ -418,7 +418,7 @@ class ResidencySweep:
 
         Returns the number of pages asked for, and the address up to which all is known.
         """
-        known, shared = (space.outline, space.huge), self.settings.move_shared
+        known, shared = (space.summary, space.huge), self.settings.move_shared
         machine = QueryContext(self._memory, self._shared, self._forks, self._refused, shared)
         answered = query_span(heat, slot, known, span, pages, machine)
         space.changed += answered.changed

@@ -318,8 +318,8 @@ def judge(
 ) -> Verdict:
     """Compare samples of a round of loads and one of stores with what the child did.
 
-    ``has_buffer``: records may be many per interrupt. ``real_time``: the child's clock is
-    that of latencies.
+    ``has_buffer``: records may be many per interrupt. ``real_time``: latencies
+    are of the clock by which the child times its rounds, not of a model's.
     """
     for seen in (loads, stores):
         if seen.running_share < _MIN_RUNNING:

@@ -89,7 +89,7 @@ class TickGain:
 
 
 def tick_gain(record: TickRecord, topology: Topology, cpus: float, stall_s: float) -> TickGain:
-    """Return the gain of a tick in which moved pages had ``stall_s`` less of latency.
+    """Return the gain of a tick in which accesses to moved pages took ``stall_s`` less in all.
 
     Misses that overlap wait together: their latencies are divided by what the programs' busy
     ``cpus`` cannot have waited one after another (as :func:`hmd.policy.latency.parallelism`).
@@ -134,38 +134,38 @@ class AccessWatch:
 class CpuAllowance:
     """Adds up what moves have saved and what was used; no clock of its own.
 
-    ``calm``: nothing has changed or paid for ``SEARCH_S``. ``bucket_s`` are CPU seconds that moves
-    have paid for.
+    ``is_calm``: nothing has changed or paid for ``SEARCH_S``. ``bucket_s`` are CPU seconds that
+    moves have paid for.
     """
 
     def __init__(self, cpus: int, before: CpuAllowance | None = None) -> None:
         """Begin searching, with the bucket and the watch of ``before``."""
         self.watch: AccessWatch = AccessWatch() if before is None else before.watch
-        self.most = max(MACHINE_SHARE * cpus, SEARCH_SHARE)
+        self.max_share = max(MACHINE_SHARE * cpus, SEARCH_SHARE)
         held_s: float = 0.0 if before is None else before.bucket_s
-        self.bucket_s: float = min(held_s, BUCKET_S * self.most)
-        self._searches_s, self._finds_s = SEARCH_S, FIND_S
+        self.bucket_s: float = min(held_s, BUCKET_S * self.max_share)
+        self._search_left_s, self._find_left_s = SEARCH_S, FIND_S
 
     @property
-    def calm(self) -> bool:
+    def is_calm(self) -> bool:
         """Whether there is nothing to search for."""
-        return self._searches_s <= 0
+        return self._search_left_s <= 0
 
     @property
-    def base(self) -> float:
+    def base_share(self) -> float:
         """The share that needs no savings."""
-        return CALM_SHARE if self.calm else SEARCH_SHARE
+        return CALM_SHARE if self.is_calm else SEARCH_SHARE
 
     @property
     def share(self) -> float:
         """The share of a CPU by which work is planned: the base, and what the bucket adds."""
-        if self._finds_s <= 0:
-            return self.base
-        return min(SEARCH_SHARE + self.bucket_s / SPEND_S, self.most)
+        if self._find_left_s <= 0:
+            return self.base_share
+        return min(SEARCH_SHARE + self.bucket_s / SPEND_S, self.max_share)
 
     def pay(self, owed_s: float) -> float:
         """Take CPU seconds that are owed from the bucket; return how many it paid."""
-        paid_s = 0.0 if self.calm else min(max(owed_s, 0.0), self.bucket_s)
+        paid_s = 0.0 if self.is_calm else min(max(owed_s, 0.0), self.bucket_s)
         self.bucket_s -= paid_s
         return paid_s
 
@@ -173,17 +173,17 @@ class CpuAllowance:
         self, gain: TickGain, elapsed_s: float, *, hot_set_changed: bool, planned: bool
     ) -> None:
         """Add a tick that took ``elapsed_s``; a search ends by ticks that have ``planned``."""
-        filled_s = min(SAVED_SHARE * max(gain.saved_s, 0.0), self.most * elapsed_s)
-        self.bucket_s = min(self.bucket_s + filled_s, BUCKET_S * self.most)
+        filled_s = min(SAVED_SHARE * max(gain.saved_s, 0.0), self.max_share * elapsed_s)
+        self.bucket_s = min(self.bucket_s + filled_s, BUCKET_S * self.max_share)
         sums = gain.sums
         changed = self.watch.learn(sums) or hot_set_changed
         pays = gain.promoted_rate * sums.elapsed_s > MIN_PAYING_SHARE * sums.accesses
         if changed or pays:
             self.search()
         elif planned:
-            self._searches_s -= elapsed_s
-            self._finds_s -= elapsed_s
+            self._search_left_s -= elapsed_s
+            self._find_left_s -= elapsed_s
 
     def search(self) -> None:
         """Search from now on: something has changed or pays."""
-        self._searches_s, self._finds_s = SEARCH_S, FIND_S
+        self._search_left_s, self._find_left_s = SEARCH_S, FIND_S

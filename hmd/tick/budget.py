@@ -20,8 +20,8 @@ over a time t, the daemon thus uses at most 1 + (CREDIT_S + MAX_DEBT_PLANNING_S)
 and the cost of one tick, as far as ``max_tick_s`` permits.
 
 Without a quota, it is what :mod:`hmd.tick.allowance` grants, and what is owed is paid from the time
-that moves have saved, as far as that goes. In calm times, plans wait until they take half of the
-quota or less, and small gains wait until they add up.
+that moves have saved; what they did not save stays owed. In calm times, plans wait until they take
+half of the quota or less, and small gains wait until they add up.
 
 CPU time is that of the thread of the tick and of kernel threads that work for it. What answers
 clients does not count (``exclude``): a client could make the daemon idle. Both together cost about
@@ -149,7 +149,7 @@ class CpuBudget:
             period=self._wanted_period,
             sweep=step_limit(self.sweep_share * self.tick_s),
             plan=self._plan_due and not self._plan_delayed,
-            min_gain=MIN_PAYING_SHARE if self.calm else 0.0,
+            min_gain=MIN_PAYING_SHARE if self.is_calm else 0.0,
         )
 
     @property
@@ -160,12 +160,12 @@ class CpuBudget:
     @property
     def _base_quota(self) -> float:
         """The share that needs no savings: sweeps and scans find none."""
-        return self.settings.quota or (self.allowance.base if self.allowance else 0.0)
+        return self.settings.quota or (self.allowance.base_share if self.allowance else 0.0)
 
     @property
-    def calm(self) -> bool:
+    def is_calm(self) -> bool:
         """Whether nothing has changed or paid for long."""
-        return self.allowance is not None and self.allowance.calm
+        return self.allowance is not None and self.allowance.is_calm
 
     def update(
         self,
@@ -197,7 +197,7 @@ class CpuBudget:
         )
         if self._period is not None:
             sampled = replace(sampled, tick_length_ratio=ratio)
-            least = CALM_SAMPLES_SHARE if self.calm else MIN_SAMPLES_SHARE
+            least = CALM_SAMPLES_SHARE if self.is_calm else MIN_SAMPLES_SHARE
             self._wanted_period = self._period.update(
                 sampled, self.samples_share, least * self.quota
             )
@@ -254,7 +254,7 @@ class CpuBudget:
         quota, max_debt_s = self.quota, MAX_DEBT_S * self.quota
         granted, debt_s = quota, self.cpu_debt_s + sum(cpu_s.values())
         if self.allowance is not None:
-            granted, max_debt_s = self.allowance.base, MAX_DEBT_S * SEARCH_SHARE
+            granted, max_debt_s = self.allowance.base_share, MAX_DEBT_S * SEARCH_SHARE
         debt_s -= granted * elapsed_s
         if self.allowance is not None:
             debt_s -= self.allowance.pay(debt_s)
@@ -279,7 +279,7 @@ class CpuBudget:
             discovery_s,
             self.overhead,
             self.quota,
-            self.calm,
+            self.is_calm,
         )
 
     def _update_means(self, elapsed_s: float, cpu_s: Mapping[Work, float]) -> None:
@@ -330,7 +330,7 @@ class CpuBudget:
         """
         if self.quota >= WHOLE_CPU:
             return 1
-        if self.calm:
+        if self.is_calm:
             return max(1, math.ceil(self._plan_s / (self.quota / 2 * self.tick_s)))
         rest = MIN_SAMPLES_SHARE - 2 * MIN_SWEEP_SHARE
         left_s = rest * self.quota * self.settings.tick_s - self._fixed_s

@@ -478,7 +478,6 @@ class PerfData:
         self._add_losses(counts)
         self._spe_unknown += counts.corrupt
         count = columns.count
-        columns.level[:count] = columns.instructions[:count] = 0
         found_threads, which = np.unique(columns.thread[:count], return_inverse=True)
         # Without a thread of its own, a record is of that of the area; 0 where it is a CPU's.
         threads = [each or max(thread, 0) for each in found_threads.tolist()]

@@ -73,7 +73,7 @@ class PerfAbout:
 
     @property
     def ns_per_cycle(self) -> float:
-        """Nanoseconds per cycle of latencies at the nominal clock, 0 if unknown."""
+        """Nanoseconds per cycle of the nominal clock, in which latencies are; 0 if unknown."""
         found = _GHZ.search(self.machine)
         return 1 / float(found[1]) if found and float(found[1]) else self.ns_per_tick
 

@@ -20,9 +20,11 @@ const LEFT = {
   unmovable: ["unmovable", "the mapping cannot migrate (EFAULT)"],
   gone: ["process gone", "it exited first (ESRCH)"],
   invalid: ["invalid", "a kernel thread, or flags that this kernel lacks (EINVAL)"],
+  bound: ["bound", "a memory policy (MPOL_BIND) binds them to other nodes"],
   cpuset: ["cpuset", "the process's cpuset lacks the target node (EACCES)"],
   offline: ["offline", "the target node has no memory (ENODEV)"],
   permission: ["not permitted", "CAP_SYS_PTRACE or CAP_SYS_NICE is missing (EPERM)"],
+  no_huge_page: ["no huge page", "1 GiB each, and the target node's pool has none free (ENOMEM)"],
   other: ["other", "an error that hmd does not know"],
 };
 const word = (reason) => (LEFT[reason] ?? [reason.replaceAll("_", " "), ""])[0];

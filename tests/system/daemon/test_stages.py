@@ -212,14 +212,14 @@ def test_calm_stages_look_at_samples_and_a_change_ends_the_wait_for_the_tick() -
         heat.record_nodes(0, start + np.uint64(at << 21), np.full((1, 512), node, np.int8))
     fast = AccessSums(1000, 1e6, 1e6, 1.0)
     built.tick(0.0, StageTimer())
-    while not allowance.calm:
+    while not allowance.is_calm:
         allowance.update(TickGain(fast), 10.0, hot_set_changed=False, planned=True)
     assert built.next_look_s < math.inf
     sampler.batch = AccessBatch.of(np.zeros(1000, np.uint64), process=0)
     assert not built.sees_change(1.0)
     sampler.batch = AccessBatch.of(np.full(1000, 1 << 21, np.uint64), process=0)
     assert built.sees_change(3.0)
-    assert not allowance.calm
+    assert not allowance.is_calm
     sampler.batch = AccessBatch.empty()
     built.budget.tick_s = 10.0
     record = built.tick(3.5, StageTimer())

@@ -185,3 +185,20 @@ def test_inline_function_of_another_module_compiled_whatever_is_loaded_first(
     (tmp_path / "user.py").write_text(USER)
     code = f"{first}\nprint(user.increased(20), __import__('shared').own(4))"
     assert run(tmp_path, code) == run(tmp_path, code) == "41 8\n"
+
+
+def test_kernels_without_compiler_run_as_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/how-to/debugging.md says: a debugger stops in them, and indices are checked."""
+    (tmp_path / "sums.py").write_text(MODULE)
+    program = (
+        "import numpy as np, sums\n"
+        "bundle = sums.Sums(np.zeros(2), np.zeros((2, 1), np.int64))\n"
+        "periods = (np.ones(2, np.uint32), np.ones(2, np.uint32))\n"
+        "print(sums.total(bundle, periods, 0, 2.0), bundle.counts.tolist())\n"
+        "try: sums.total(sums.Sums(np.zeros(1), bundle.counts), periods, 0, 2.0)\n"
+        "except IndexError: print('IndexError')\n"
+    )
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    assert run(tmp_path, program) == "6.0 [[1], [1]]\nIndexError\n"

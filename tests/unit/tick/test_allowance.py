@@ -33,7 +33,7 @@ from hmd.tick.budget import BudgetSettings, CpuBudget
 from hmd.tick.tick import HeldSamples
 
 CPUS = 128
-MOST = MACHINE_SHARE * CPUS
+MAX_SHARE = MACHINE_SHARE * CPUS
 TOPOLOGY = Topology(
     (
         Node(0, tuple(range(CPUS)), 1 << 40, (10, 20), tier=0, read_latency_ns=100),
@@ -71,13 +71,13 @@ def test_allowance_nothing_pays_for_long_is_calm_and_needs_a_thousandth() -> Non
     allowance = CpuAllowance(CPUS)
     assert allowance.share == SEARCH_SHARE
     update(allowance, steady(), int(SEARCH_S) - 1)
-    assert not allowance.calm
-    assert update(allowance, steady()).calm
-    assert allowance.share == allowance.base == CALM_SHARE
+    assert not allowance.is_calm
+    assert update(allowance, steady()).is_calm
+    assert allowance.share == allowance.base_share == CALM_SHARE
 
 
 def test_allowance_plans_that_wait_leave_the_search_unfinished() -> None:
-    assert not update(CpuAllowance(CPUS), steady(), 1000, planned=False).calm
+    assert not update(CpuAllowance(CPUS), steady(), 1000, planned=False).is_calm
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,20 @@ def test_allowance_plans_that_wait_leave_the_search_unfinished() -> None:
     ],
 )
 def test_allowance_change_or_gain_ends_the_calm(gain: TickGain, changed: bool) -> None:
-    assert not update(calm(), gain, changed=changed).calm
+    assert not update(calm(), gain, changed=changed).is_calm
 
 
 @pytest.mark.parametrize("gain", [steady(promoted=MIN_PAYING_SHARE / 2), steady(fast=0.89)])
 def test_allowance_small_gain_or_difference_leaves_the_calm(gain: TickGain) -> None:
-    assert update(calm(), gain).calm
+    assert update(calm(), gain).is_calm
 
 
 def test_bucket_has_a_tenth_of_what_moves_save_and_no_more_than_the_machine() -> None:
     allowance = update(CpuAllowance(CPUS), steady(saved_s=2.0), 10)
     assert allowance.bucket_s == pytest.approx(10 * SAVED_SHARE * 2.0)
     update(allowance, steady(saved_s=1e6), 10)
-    assert allowance.bucket_s == pytest.approx(2.0 + 10 * MOST)
-    assert update(allowance, steady(saved_s=1e6), 1000).bucket_s == BUCKET_S * MOST
+    assert allowance.bucket_s == pytest.approx(2.0 + 10 * MAX_SHARE)
+    assert update(allowance, steady(saved_s=1e6), 1000).bucket_s == BUCKET_S * MAX_SHARE
     assert update(CpuAllowance(CPUS), steady(saved_s=-5.0)).bucket_s == 0.0
 
 
@@ -111,7 +111,7 @@ def test_bucket_is_spent_on_samples_while_something_is_found() -> None:
     assert allowance.bucket_s > 0
     assert allowance.share == SEARCH_SHARE
     allowance.search()
-    assert SEARCH_SHARE < allowance.share <= MOST
+    assert SEARCH_SHARE < allowance.share <= MAX_SHARE
 
 
 def test_bucket_pays_debts_but_not_in_calm_times() -> None:
@@ -120,7 +120,7 @@ def test_bucket_pays_debts_but_not_in_calm_times() -> None:
     assert allowance.pay(10.0) == pytest.approx(0.6)
     assert allowance.pay(1.0) == allowance.pay(-1.0) == 0.0
     rich = update(CpuAllowance(CPUS), steady(saved_s=10.0), int(SEARCH_S))
-    assert rich.calm
+    assert rich.is_calm
     assert rich.pay(1.0) == 0.0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Outlines of address spaces of any size, in bounded memory."""
+"""Summaries of address spaces of any size, in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ def lines(count: int, apart: int, accesses: tuple[str, ...], paths: tuple[str, .
     ).encode()
 
 
-def test_outline_of_reserved_address_space_empty() -> None:
+def test_summary_of_reserved_address_space_empty() -> None:
     text = b"100000000000-700000000000 ---p 00000000 00:00 0 \n"
-    outline = summarise_space([accessible_part(parse_maps(text))])
-    assert outline.runs == []
-    assert len(outline.edges) == 0
-    assert not outline.movable_at(np.array([0x200000000000], np.uint64)).any()
+    summary = summarise_space([accessible_part(parse_maps(text))])
+    assert summary.runs == []
+    assert len(summary.edges) == 0
+    assert not summary.movable_at(np.array([0x200000000000], np.uint64)).any()
 
 
-def test_outline_of_alternating_access_one_zone() -> None:
+def test_summary_of_alternating_access_one_zone() -> None:
     text = lines(2000, PAGE_BYTES, ("rw-p", "r--p"), ("",))
-    outline = summarise_space([accessible_part(parse_maps(text))])
-    assert outline.runs == [(0, 2000 * PAGE_BYTES // CHUNK_BYTES)]
-    assert outline.edges.tolist() == [PAGE_BYTES]
+    summary = summarise_space([accessible_part(parse_maps(text))])
+    assert summary.runs == [(0, 2000 * PAGE_BYTES // CHUNK_BYTES)]
+    assert summary.edges.tolist() == [PAGE_BYTES]
 
 
-def test_outline_of_scattered_mappings_bounded_and_complete() -> None:
+def test_summary_of_scattered_mappings_bounded_and_complete() -> None:
     text = lines(5000, 4 * CHUNK_BYTES, ("r-xp", "rw-p"), ("/usr/lib/x.so", ""))
     whole = parse_maps(text)
-    outline = summarise_space([accessible_part(whole)])
-    assert len(outline.runs) == MAX_RUNS
-    assert len(outline.edges) == MAX_ZONES
-    assert within(whole.start, outline.runs).all()
-    movable = outline.movable_at(whole.start)
+    summary = summarise_space([accessible_part(whole)])
+    assert len(summary.runs) == MAX_RUNS
+    assert len(summary.edges) == MAX_ZONES
+    assert within(whole.start, summary.runs).all()
+    movable = summary.movable_at(whole.start)
     assert movable[:MAX_ZONES].tolist() == [True, False] * (MAX_ZONES // 2)
     assert not movable[MAX_ZONES:].any()
 
 
-def test_outline_of_parts_equals_outline_of_whole() -> None:
+def test_summary_of_parts_equals_summary_of_whole() -> None:
     text = lines(300, CHUNK_BYTES * 3, ("r-xp", "rw-p", "---p"), ("/usr/lib/x.so", "", ""))
     whole = summarise_space([accessible_part(parse_maps(text))])
     pieces = [line + b"\n" for line in text.splitlines()]
