@@ -38,7 +38,7 @@ from hmd.sample.access_batch import AccessBatch
 from hmd.sample.periods import PRIME_PERIODS, PeriodControl, PeriodSettings, RecordTime
 from hmd.sample.ring_sampler import MAX_READ_ROWS
 from hmd.sample.sampler import CAPABILITIES, Sampler, SamplerStats
-from hmd.tick.budget import BudgetSettings, CostMeter, CpuBudget
+from hmd.tick.cpu_budget import BudgetSettings, CostMeter, CpuBudget
 from hmd.tick.stage_runner import StageTimer
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs/results/quota.json"

@@ -62,7 +62,7 @@ from hmd.residency.sweep import ResidencySweep
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.periods import PRIME_PERIODS, PeriodControl
 from hmd.tick.allowance import AccessSums, tick_gain
-from hmd.tick.budget import CostMeter, CpuBudget
+from hmd.tick.cpu_budget import CostMeter, CpuBudget
 from hmd.tick.stage_runner import StageTimer
 from hmd.tick.tick import HeldSamples
 

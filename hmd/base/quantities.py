@@ -87,7 +87,7 @@ def parse_amount(value: object) -> Amount:
 
 def format_amount(value: Amount) -> str:
     """Return an amount as the configuration states it."""
-    return format_size(value.size or 0) if value.share is None else format_share(value.share)
+    return format_size(value.size or 0) if value.share is None else format_percent(value.share)
 
 
 def format_size(value: int) -> str:
@@ -114,7 +114,7 @@ def format_duration(value: float) -> str:
     return f"{value * 1000:.9g}ms" if value >= 1e-3 else f"{value * 1e6:.9g}us"
 
 
-def format_share(value: float) -> str:
+def format_percent(value: float) -> str:
     """Return a share of 1 in per cent."""
     return f"{value * 100:.6g}%"
 
@@ -130,7 +130,7 @@ def format_like(value: float, given: object) -> str:
     if parts and parts[1] in DURATION_UNITS:
         return format_duration(value)
     if parts and parts[1] == "%":
-        return format_share(value)
+        return format_percent(value)
     if parts and parts[1] in SIZE_UNITS | SIZE_UNITS_DECIMAL:
         return format_size(int(value))
     return format_number(value)
@@ -182,7 +182,7 @@ Duration = Annotated[
 Share = Annotated[
     float,
     BeforeValidator(parse_share),
-    PlainSerializer(format_share, return_type=str),
+    PlainSerializer(format_percent, return_type=str),
     WithJsonSchema(SHARE_SCHEMA),
 ]
 """A share of 1."""

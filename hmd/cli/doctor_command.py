@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hmd.base.errors import Diagnostic, Exit, Severity, UnavailableError
 from hmd.cli.arguments import add_flag
 from hmd.cli.output import console, print_json, print_table
+from hmd.linux.procfs import SYSFS
 from hmd.sample.sampler import CAPABILITIES, SampleSettings
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the findings and what they follow from into a tar file, without personal data",
     )
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help=argparse.SUPPRESS)
-    parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help=argparse.SUPPRESS)
+    parser.add_argument("--sysfs", type=Path, default=SYSFS, help=argparse.SUPPRESS)
     parser.set_defaults(func=run)
 
 

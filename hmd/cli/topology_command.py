@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hmd.base.errors import ConfigError, Exit, UsageError
 from hmd.cli.arguments import add_flag
 from hmd.cli.output import format_bytes, print_json, print_table
-from hmd.linux.procfs import format_ids
+from hmd.linux.procfs import SYSFS, format_ids
 
 if TYPE_CHECKING:
     from hmd.linux.topology import Node, NodeMemory, Topology
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LISTS",
         help="node ids of each tier, fastest first, instead of the kernel's ranking",
     )
-    parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help=argparse.SUPPRESS)
+    parser.add_argument("--sysfs", type=Path, default=SYSFS, help=argparse.SUPPRESS)
     parser.set_defaults(func=run)
 
 

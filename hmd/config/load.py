@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from hmd.base.config_section import UNITS_REQUIRED, describe_error
 from hmd.base.errors import ConfigError
-from hmd.base.quantities import Amount, format_amount, format_duration, format_share
+from hmd.base.quantities import Amount, format_amount, format_duration, format_percent
 from hmd.base.yaml_document import (
     KeyPath,
     Mapping,
@@ -86,7 +86,7 @@ def _shares(config: Config) -> Iterator[Contradiction]:
         if share and round(total + share, 9) > 1.0:
             yield (
                 ("targets", index, "fast_min"),
-                f"with those above, the targets' fast_min is {format_share(total + share)} of the"
+                f"with those above, the targets' fast_min is {format_percent(total + share)} of the"
                 " fastest tier; 100% at most",
             )
             return

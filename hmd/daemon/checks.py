@@ -22,7 +22,7 @@ from hmd.config.load import dotted
 from hmd.daemon import settings
 from hmd.daemon.stages import Stages
 from hmd.linux.checks import competing_findings
-from hmd.linux.procfs import PROC
+from hmd.linux.procfs import PROC, SYSFS
 from hmd.linux.targets import user_id
 from hmd.linux.topology import Topology, override_problem, tier_warning
 from hmd.policy import registry
@@ -46,9 +46,7 @@ def machine_warnings(config: Config, topology: Topology) -> list[ConfigWarning]:
     return [*_tiers(config, topology), *_targets(config), *_removed(config)]
 
 
-def start_failures(
-    config: Config, proc: Path = PROC, sysfs: Path = Path("/sys")
-) -> list[ConfigWarning]:
+def start_failures(config: Config, proc: Path = PROC, sysfs: Path = SYSFS) -> list[ConfigWarning]:
     """Return why ``hmd run`` by this user would exit: sampler, weights, metrics, socket folder."""
     found = (_sampler(config, proc, sysfs), _weights(config), _metrics(config), _socket(config))
     return [failure for failure in found if failure is not None]

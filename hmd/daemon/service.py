@@ -28,7 +28,7 @@ from hmd.daemon.checks import start_warnings
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.explain import explain
 from hmd.daemon.log import OnceLogger, TargetLog
-from hmd.daemon.stages import LOOK_S, SYSFS, build
+from hmd.daemon.stages import LOOK_S, build
 from hmd.daemon.supervisors import (
     DrainSupervisor,
     MemoryLimiter,
@@ -37,7 +37,7 @@ from hmd.daemon.supervisors import (
 )
 from hmd.daemon.systemd import Notifier, WakeupFd, status_line
 from hmd.linux.hotplug import NodeWatch
-from hmd.linux.procfs import PROC, ProcessId, format_ids
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, format_ids
 from hmd.linux.topology import Topology, read_topology
 from hmd.metrics.heat_history import HeatHistory
 from hmd.metrics.move_journal import MoveJournal

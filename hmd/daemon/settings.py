@@ -30,7 +30,7 @@ from hmd.residency.sweep import SweepSettings
 from hmd.sample.periods import PeriodSettings
 from hmd.sample.sampler import SampleSettings
 from hmd.tick.allowance import SEARCH_SHARE, CpuAllowance
-from hmd.tick.budget import BudgetSettings
+from hmd.tick.cpu_budget import BudgetSettings
 
 DETAIL_BYTES = 12 * CHUNK_PAGES
 """Memory of a chunk whose pages are counted one by one: 12 bytes for each page."""

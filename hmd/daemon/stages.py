@@ -26,7 +26,7 @@ from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.node_memory import Reserves
 from hmd.linux.page_calls import page_out
 from hmd.linux.processes import ProcessWatcher
-from hmd.linux.procfs import PROC, ProcessId, read_stat
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, read_stat
 from hmd.linux.topology import NodeMemory, Topology, read_node_memory, read_topology
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import MovableMappings, Mover, Pageout
@@ -37,11 +37,9 @@ from hmd.sample.periods import PeriodControl
 from hmd.sample.sampler import Sampler
 from hmd.sample.selection import OpenedSampler, open_sampler
 from hmd.tick.allowance import AccessSums, TickGain, tick_gain
-from hmd.tick.budget import CostMeter, CpuBudget
+from hmd.tick.cpu_budget import CostMeter, CpuBudget
 from hmd.tick.stage_runner import StageTimer
 from hmd.tick.tick import HeldSamples, Machine, TickInputs, TickState, Tracked, tick
-
-SYSFS = Path("/sys")
 
 LOOK_S: Final = 2.0
 """Time between two looks at samples while ticks are long because nothing changes."""

@@ -30,10 +30,8 @@ from hmd.linux.huge_pages import HugeSource, read_huge_pages
 from hmd.linux.mappings import read_mappings
 from hmd.linux.memory_policy import bound_processes
 from hmd.linux.node_memory import hugetlb_finding
-from hmd.linux.procfs import PROC, chosen, format_ids, read_int, read_text
+from hmd.linux.procfs import PROC, SYSFS, chosen, format_ids, read_int, read_text
 from hmd.linux.topology import Topology, kernel_tiers, read_topology, tier_warning
-
-_SYSFS = Path("/sys")
 
 _DAMOS_MOVERS = frozenset({"migrate_hot", "migrate_cold", "pageout", "lru_prio", "lru_deprio"})
 _EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]{1,16})$", re.MULTILINE)
@@ -50,7 +48,7 @@ PERFMON_ENOUGH = 2
 """The highest kernel.perf_event_paranoid at which every kernel lets CAP_PERFMON open events."""
 
 
-def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnostic, ...]:
+def feature_findings(proc: Path = PROC, sysfs: Path = SYSFS) -> tuple[Diagnostic, ...]:
     """Return what the kernel and the native module can do."""
     return (
         _move_pages(),
@@ -63,7 +61,7 @@ def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnosti
     )
 
 
-def topology_finding(sysfs: Path = _SYSFS) -> Diagnostic:
+def topology_finding(sysfs: Path = SYSFS) -> Diagnostic:
     """Return whether there is fast and slow memory. Raises MissingError without NUMA nodes."""
     topology = read_topology(sysfs)
     warning = tier_warning(topology)
@@ -178,7 +176,7 @@ def _huge_page_knowledge(proc: Path) -> Diagnostic:
     )
 
 
-def competing_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnostic, ...]:
+def competing_findings(proc: Path = PROC, sysfs: Path = SYSFS) -> tuple[Diagnostic, ...]:
     """Return a diagnostic for each such feature of this kernel, whether it conflicts or not."""
     findings = (
         _numa_balancing(proc),

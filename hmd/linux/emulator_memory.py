@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from hmd.base.errors import MissingError, os_error
 from hmd.base.units import PAGE_BYTES
+from hmd.linux.procfs import SYSFS
 
 MAGIC = 0x3130554D45444D48
 VERSION = 4
@@ -161,7 +162,7 @@ class PluginVcpuCounters:
     nodes: tuple[PluginNodeCounters, ...]
 
 
-def find_device(sysfs: Path = Path("/sys")) -> Path | None:
+def find_device(sysfs: Path = SYSFS) -> Path | None:
     """Return the BAR of the emulated machine's device, None on any other machine."""
     for folder in sorted(sysfs.glob("bus/pci/devices/*")):
         try:

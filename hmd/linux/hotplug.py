@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from hmd.linux.procfs import read_text
+from hmd.linux.procfs import SYSFS, read_text
 from hmd.linux.topology import memory_nodes
 
 CHECKS_AFTER_CHANGE: Final = 3
@@ -42,7 +42,7 @@ class NodeWatch:
         return True
 
 
-def physical_ranges(node: int, sysfs: Path = Path("/sys")) -> tuple[tuple[int, int], ...]:
+def physical_ranges(node: int, sysfs: Path = SYSFS) -> tuple[tuple[int, int], ...]:
     """Return start and end (exclusive) of a node's ranges of addresses, ascending.
 
     () for a node that does not exist, and where the kernel lists no blocks.

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from hmd.base.units import HUGE_PAGE_BYTES, KIB, PAGE_BYTES
 from hmd.linux.mappings import MappingKind, Mappings, read_mapping_details, read_mappings
 from hmd.linux.page_calls import PageIs, scan
-from hmd.linux.procfs import PROC, ProcessId, absent, open_to_read, read_bytes, read_int
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, absent, open_to_read, read_bytes, read_int
 
 # Documentation/admin-guide/mm/pagemap.rst
 _PRESENT = 1 << 63
@@ -44,7 +44,6 @@ _FLAGS_BYTES = 2 << 40
 Spans: TypeAlias = npt.NDArray[np.uint64]
 """Start and end (exclusive) of ranges of addresses, shape ``(n, 2)``."""
 
-_SYSFS: Final = Path("/sys")
 _POOL: Final = re.compile(r"hugepages-(\d+)kB", re.ASCII)
 _PAGE_SIZE: Final = re.compile(rb"^([0-9a-f]+) .*\bkernelpagesize_kB=([0-9]+)$", re.MULTILINE)
 
@@ -218,7 +217,7 @@ def huge_throughout(details: Mappings) -> npt.NDArray[np.uint64]:
 class GiganticPages:
     """Says which pages of a process are gigantic and find none free on a node."""
 
-    def __init__(self, proc: Path = PROC, sysfs: Path = _SYSFS) -> None:
+    def __init__(self, proc: Path = PROC, sysfs: Path = SYSFS) -> None:
         self._proc, self._nodes = proc, sysfs / "devices/system/node"
 
     def __call__(

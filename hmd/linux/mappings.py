@@ -81,8 +81,6 @@ _ROW: Final = np.dtype(
 )
 
 _NAMES_BYTES: Final = 1 << 17
-_PIECE_BYTES: Final = 1 << 15
-
 PIECE_BYTES: Final = 1 << 15
 """Text of a piece: some 500 mappings, which take about 1.5 ms."""
 
@@ -515,7 +513,7 @@ def _mappings(rows: npt.NDArray[np.void], names: object) -> Mappings:
 def _text_at(fd: int, addresses: Addresses) -> Mappings:
     """Return the mappings that contain any of the ascending addresses, from the text of maps."""
     found, text, left = [parse_maps(b"")], b"", TEXT_BYTES
-    while len(addresses) and left > 0 and (data := os.read(fd, _PIECE_BYTES)):
+    while len(addresses) and left > 0 and (data := os.read(fd, PIECE_BYTES)):
         left -= len(data)
         text += data
         end = text.rfind(b"\n") + 1

@@ -43,6 +43,7 @@ _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 _MAX_ID = 1 << 16
 
 PROC = Path("/proc")
+SYSFS = Path("/sys")
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _STAT_BYTES = 1024  # 52 numbers of at most 20 digits, and a name of at most 64 bytes
 _UIDS = re.compile(rb"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)$", re.MULTILINE)

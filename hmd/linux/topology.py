@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hmd.base.errors import ConfigError, MissingError
 from hmd.linux.node_memory import reclaimable_bytes
-from hmd.linux.procfs import format_ids, parse_ids, read_bytes, read_int, read_text
+from hmd.linux.procfs import SYSFS, format_ids, parse_ids, read_bytes, read_int, read_text
 
 _DRAM_NS = 90.0
 
@@ -27,7 +27,6 @@ _CHUNK = 128
 
 _DRAM_DISTANCE = 4 * _CHUNK + _CHUNK // 2
 _TIER_NAME = re.compile(r"memory_tier(\d+)", re.ASCII)
-_SYSFS = Path("/sys")
 _NODE_NAME = re.compile(r"node(\d+)", re.ASCII)
 _TOTAL = re.compile(rb"MemTotal:\s*(\d+) kB")
 _FREE = re.compile(rb"MemFree:\s*(\d+) kB")
@@ -303,7 +302,7 @@ def _dense(ranks: Mapping[int, int]) -> dict[int, int]:
 
 
 def read_topology(
-    sysfs: Path = _SYSFS,
+    sysfs: Path = SYSFS,
     tiers: Sequence[Sequence[int]] | None = None,
     *,
     fit_override: bool = False,
@@ -332,7 +331,7 @@ def read_topology(
 
 def read_node_memory(
     topology: Topology,
-    sysfs: Path = _SYSFS,
+    sysfs: Path = SYSFS,
     reserves: Mapping[int, int] | None = None,
     cache_share: float = 0.0,
 ) -> tuple[NodeMemory, ...]:
@@ -347,7 +346,7 @@ def read_node_memory(
     )
 
 
-def memory_nodes(sysfs: Path = _SYSFS) -> tuple[int, ...] | None:
+def memory_nodes(sysfs: Path = SYSFS) -> tuple[int, ...] | None:
     """Return the nodes that have memory now, None where the kernel has no list; one small read.
 
     Documentation/ABI/stable/sysfs-devices-node.
@@ -356,7 +355,7 @@ def memory_nodes(sysfs: Path = _SYSFS) -> tuple[int, ...] | None:
     return None if text is None else parse_ids(text)
 
 
-def read_node_use(node: int, sysfs: Path = _SYSFS) -> NodeUse:
+def read_node_use(node: int, sysfs: Path = SYSFS) -> NodeUse:
     """Return the use of a node's memory; all 0 for a node that does not exist."""
     text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
     field = {name.decode(): int(kib) << 10 for name, kib in _FIELD.findall(text)}.get

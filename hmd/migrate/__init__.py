@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Moving pages: the mover over move_pages(2), its budget, and pageout."""
 
-from hmd.migrate.limits import APPLY_TICKS, MovableMappings, PageFilter
+from hmd.migrate.move_budget import APPLY_TICKS, MovableMappings, PageFilter
 from hmd.migrate.mover import Mover, MoverSettings
 from hmd.migrate.pageout import Pageout, PageoutSettings
 from hmd.migrate.status import STUCK, MoveOutcome, MoverStats, MoveStatus

@@ -22,7 +22,7 @@ from hmd.base.errors import MissingError
 from hmd.linux.damon import CacheKdamond, CacheWatch, Kdamonds
 from hmd.linux.damon_ownership import NOTE, DamonClaim
 from hmd.linux.hotplug import physical_ranges
-from hmd.linux.procfs import PROC
+from hmd.linux.procfs import PROC, SYSFS
 from hmd.linux.topology import Node, Topology, read_node_use
 
 MIN_CACHE_SHARE: Final = 1 / 1024
@@ -60,7 +60,7 @@ class CacheDemotion:
         settings: CacheSettings,
         topology: Topology,
         proc: Path = PROC,
-        sysfs: Path = Path("/sys"),
+        sysfs: Path = SYSFS,
         note: Path = NOTE,
         kdamonds: Kdamonds | None = None,
     ) -> None:

@@ -30,7 +30,7 @@ from hmd.base.units import PAGE_BYTES
 from hmd.linux.mappings import Mappings, read_mappings
 from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.node_memory import Reserves
-from hmd.linux.procfs import PROC, ProcessId, read_stat
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, read_stat
 from hmd.linux.topology import Topology, read_node_memory
 from hmd.migrate.mover import Mover, MoverSettings
 from hmd.migrate.process_plans import ProcessPlans
@@ -39,7 +39,6 @@ from hmd.policy.admin import assign_nodes, drain_targets, open_room
 from hmd.policy.nodes import nodes_of
 from hmd.policy.plan import MachineView, Plan
 
-SYSFS: Final = Path("/sys")
 MIN_REST_S: Final = 1.0
 """Time between two passes; after a long pass, nine times its CPU time."""
 MAX_SEARCH_S: Final = 0.005

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from hmd.linux.page_calls import UNTOUCHED, MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat
-from hmd.migrate.limits import BatchSize
+from hmd.migrate.move_budget import BatchSize
 from hmd.migrate.status import MoverStats, MoveStatus, status_of_call, status_of_pages
 
 Rows = npt.NDArray[np.intp]

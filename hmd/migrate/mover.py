@@ -31,7 +31,7 @@ from hmd.linux.page_calls import MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat, read_stat
 from hmd.migrate.backoff import BackoffSettings, RetryBackoff
 from hmd.migrate.engine import MovePagesEngine, PageCalls, PageCheck
-from hmd.migrate.limits import BatchSize, MovableMappings, PageFilter, Throughput, TokenBucket
+from hmd.migrate.move_budget import BatchSize, MovableMappings, PageFilter, Throughput, TokenBucket
 from hmd.migrate.progress import SUBPAGES, PlanPart, PlanProgress
 from hmd.migrate.status import (
     BACKED_OFF_FAILURES,

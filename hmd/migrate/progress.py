@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hmd.base.units import HUGE_PAGE_PAGES, PAGE_BYTES, PAGE_SHIFT
 from hmd.linux.procfs import ProcessId
-from hmd.migrate.limits import is_uniform, move_sequence
+from hmd.migrate.move_budget import is_uniform, move_sequence
 from hmd.migrate.status import Flow, MoveOutcome, MoveStatus
 from hmd.policy.plan import Plan
 

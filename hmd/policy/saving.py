@@ -79,7 +79,7 @@ class RateCorrection(Protocol):
         ...
 
 
-class PageColumns(NamedTuple):
+class ValueColumns(NamedTuple):
     """The columns of a page view that :func:`value_pages` reads; shape ``(n,)``.
 
     ``support`` has the samples behind the view's rates.
@@ -125,7 +125,7 @@ class Competition(NamedTuple):
 
 @kernel
 def value_pages(
-    rows: PageColumns,
+    rows: ValueColumns,
     seconds: Float64s,
     move_ns: Float64s,
     confidence: float,
@@ -239,7 +239,7 @@ class SavingsLedger:
         whole, real = np.empty((2, count), np.int64), np.empty((4, count))
         tier, known = np.empty(count, np.int8), np.empty(count, np.bool_)
         into = PageValues._make([whole[0], tier, whole[1], *real, known])
-        columns = PageColumns(
+        columns = ValueColumns(
             pages.tier, pages.size, pages.wear, pages.process, rate, pages.effective_samples
         )
         move_ns = terms.move_ns * PAGE_MOVE_COST * _COST_BY_WEAR

@@ -36,7 +36,7 @@ from hmd.base.quantities import (
     SIZE_SCHEMA,
     format_duration,
     format_number,
-    format_share,
+    format_percent,
     format_size,
     parse_duration,
     parse_share,
@@ -118,7 +118,7 @@ def _parse_number(given: object) -> float:
     return float(str(given))
 
 
-SHARE: Final = Unit("share", "as in 10%", parse_share, format_share, SHARE_SCHEMA)
+SHARE: Final = Unit("share", "as in 10%", parse_share, format_percent, SHARE_SCHEMA)
 """A part of 1; users write per cent."""
 BYTES: Final = Unit("bytes", "as in 512MiB", parse_size, format_size, SIZE_SCHEMA)
 SECONDS: Final = Unit("seconds", "as in 500ms", parse_duration, format_duration, DURATION_SCHEMA)

@@ -20,9 +20,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from hmd.linux.procfs import PROC, read_int, read_text
+from hmd.linux.procfs import PROC, SYSFS, read_int, read_text
 
-_SYSFS: Final = Path("/sys")
 _GHZ: Final = re.compile(r"@\s*([\d.]+)\s*GHz")
 _FREQUENCIES: Final = (("cpufreq/base_frequency", 1e-3), ("acpi_cppc/nominal_freq", 1.0))
 """Files of a CPU with its nominal clock, and what makes MHz of them: of intel_pstate in kHz, of the
@@ -82,7 +81,7 @@ class Core:
 SKYLAKE_SERVER: Final = Core(224, 12)
 
 
-def read_cpu_model(proc: Path = PROC, sysfs: Path = _SYSFS) -> CpuModel:
+def read_cpu_model(proc: Path = PROC, sysfs: Path = SYSFS) -> CpuModel:
     """Return the CPU of this machine; vendor empty where /proc/cpuinfo names none (ARM).
 
     The nominal clock is what the model's name or the kernel states. ``cpu MHz`` is the present

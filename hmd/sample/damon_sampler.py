@@ -41,14 +41,13 @@ from hmd.linux.damon_ownership import NOTE, DamonClaim
 from hmd.linux.mappings import covering_mappings
 from hmd.linux.page_calls import query_nodes
 from hmd.linux.process_table import ProcessTable
-from hmd.linux.procfs import PROC, ProcessId, alive
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, alive
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.damon_regions import Addresses, MappedPieces, RegionMap, find_mapped, make_rows
 from hmd.sample.periods import RecordTime, clamp
 from hmd.sample.sampler import (
     CAPABILITIES,
     DEFAULTS,
-    SYSFS,
     Sampler,
     SamplerStats,
     SampleSettings,

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from hmd.base.errors import MissingError, NotPermittedError
 from hmd.linux.checks import Capability, read_privileges
 from hmd.linux.emulator_memory import Selection, SharedMemory, find_device
-from hmd.linux.procfs import PROC
+from hmd.linux.procfs import PROC, SYSFS
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import PageTableAttribution
 from hmd.sample.perf_ring import Ring, SampleType
@@ -44,7 +44,7 @@ from hmd.sample.periods import (
     second_period,
 )
 from hmd.sample.ring_sampler import RingSampler
-from hmd.sample.sampler import DEFAULTS, SYSFS, SampleSettings
+from hmd.sample.sampler import DEFAULTS, SampleSettings
 
 PERIODS = (*SHORT_PRIME_PERIODS, *PRIME_PERIODS)
 START_PERIOD = 199

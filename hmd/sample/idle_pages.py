@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from hmd.base.errors import MissingError, NotPermittedError, os_error
 from hmd.linux.checks import Capability, read_privileges
-from hmd.linux.procfs import PROC
+from hmd.linux.procfs import PROC, SYSFS
 from hmd.sample.access_batch import Kind
 from hmd.sample.page_scan import PRESENT, PageBits, PageScanSampler
-from hmd.sample.sampler import DEFAULTS, SYSFS, SampleSettings
+from hmd.sample.sampler import DEFAULTS, SampleSettings
 
 BITMAP = "kernel/mm/page_idle/bitmap"
 MAX_PAGES = 1 << 15

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 from hmd._native import lib
 from hmd.linux.emulator_memory import SharedMemory
 from hmd.linux.processes import ThreadTimes, last_cpu, thread_times
-from hmd.linux.procfs import PROC, ProcessId
+from hmd.linux.procfs import PROC, SYSFS, ProcessId
 from hmd.sample.memory_events import read_device
 from hmd.sample.perf_events import PerfError, PerfEvent, enable_event, open_event
 
@@ -114,7 +114,7 @@ def _read(fd: int) -> int:
     return value if running_ns in (0, enabled_ns) else value * enabled_ns // running_ns
 
 
-def instruction_events(sysfs: Path = Path("/sys")) -> tuple[PerfEvent, ...]:
+def instruction_events(sysfs: Path = SYSFS) -> tuple[PerfEvent, ...]:
     """Return the events that count instructions: one per kind of core."""
     cores = [read_device(name, sysfs) for name in ("cpu_core", "cpu_atom", "cpu_lowpower")]
     types = [core.type for core in cores if core is not None] or [0]
@@ -195,7 +195,7 @@ class EmulatedInstructions(InstructionCounter):
         self._memory.close()
 
 
-def count_instructions(proc: Path = PROC, sysfs: Path = Path("/sys")) -> InstructionCounter:
+def count_instructions(proc: Path = PROC, sysfs: Path = SYSFS) -> InstructionCounter:
     """Return a counter by the PMU, or one that counts nothing, with the reason."""
     try:
         return PerfInstructions(instruction_events(sysfs), proc)

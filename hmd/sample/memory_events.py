@@ -35,11 +35,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from hmd.base.errors import MissingError
-from hmd.linux.procfs import PROC, parse_ids, read_int, read_text
+from hmd.linux.procfs import PROC, SYSFS, parse_ids, read_int, read_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import CpuModel, RawEvent, RawEvents, find_raw_events, read_cpu_model
 from hmd.sample.periods import STORE_PERIOD_RATIO, scaled_period
-from hmd.sample.sampler import SYSFS, SampleSettings
+from hmd.sample.sampler import SampleSettings
 
 IBS_PERIOD_RATIO: Final = 16
 """IBS counts ops in units of 16: the kernel refuses other periods (perf_ibs_init)."""

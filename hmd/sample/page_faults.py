@@ -14,7 +14,7 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
-from hmd.linux.procfs import PROC, parse_ids, read_text
+from hmd.linux.procfs import PROC, SYSFS, parse_ids, read_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.perf_events import (
@@ -29,7 +29,7 @@ from hmd.sample.perf_ring import SampleType
 from hmd.sample.periods import clamp
 from hmd.sample.pmu import PerfControl
 from hmd.sample.ring_sampler import RingSampler
-from hmd.sample.sampler import DEFAULTS, SYSFS, SampleSettings
+from hmd.sample.sampler import DEFAULTS, SampleSettings
 
 RING_PAGES = 64
 PERIODS = (1, 2, 3, 5, 7, 11, 17, 31, 61, 127, 251, 509, 1021)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from hmd._native import ffi, lib
 from hmd.base.errors import HmdError, UnavailableError, unavailable_code
 from hmd.base.units import PAGE_BYTES
-from hmd.linux.procfs import parse_ids, read_text
+from hmd.linux.procfs import SYSFS, parse_ids, read_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import Ring, SampleType
 
@@ -328,7 +328,7 @@ class TaskEvents:
     nothing until a process starts; a fork or exec costs about 1 µs to read.
     """
 
-    def __init__(self, sysfs: Path = Path("/sys")) -> None:
+    def __init__(self, sysfs: Path = SYSFS) -> None:
         """Open and start the events. Raises ``PerfError``."""
         self._rings: list[EventRing] = []
         self._buffer = ffi.new("char[]", TASK_RING_PAGES * PAGE_BYTES)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hmd.base.errors import UnavailableError
-from hmd.linux.procfs import PROC, parse_ids, read_text
+from hmd.linux.procfs import PROC, SYSFS, parse_ids, read_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.cpu_models import read_cpu_model
@@ -42,7 +42,7 @@ from hmd.sample.perf_events import (
 from hmd.sample.perf_ring import SampleType
 from hmd.sample.periods import IBS_RECORD, PEBS_RECORD, PRIME_PERIODS, clamp, second_period
 from hmd.sample.ring_sampler import RingSampler
-from hmd.sample.sampler import SYSFS, SampleSettings
+from hmd.sample.sampler import SampleSettings
 
 RING_PAGES: Final = 64
 """Data pages of a ring: 256 KiB hold about 4600 samples between two reads."""

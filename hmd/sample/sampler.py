@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from hmd.linux.procfs import ProcessId
     from hmd.sample.access_batch import AccessBatch
     from hmd.sample.periods import RecordTime
-
-SYSFS: Final = Path("/sys")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

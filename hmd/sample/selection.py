@@ -29,10 +29,9 @@ from hmd.linux.damon import Kdamonds
 from hmd.linux.damon_ownership import holder as damon_holder
 from hmd.linux.damon_ownership import stop_left_behind
 from hmd.linux.emulator_memory import find_device
-from hmd.linux.procfs import PROC
+from hmd.linux.procfs import PROC, SYSFS
 from hmd.sample.sampler import (
     SAMPLERS,
-    SYSFS,
     SampleOpener,
     Sampler,
     SamplerName,

@@ -24,10 +24,10 @@ import numpy.typing as npt
 from hmd.base.errors import MissingError, NotPermittedError
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.checks import Capability, read_privileges
-from hmd.linux.procfs import PROC, absent, write_text
+from hmd.linux.procfs import PROC, SYSFS, absent, write_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.page_scan import PRESENT, PageBits, PageScanSampler
-from hmd.sample.sampler import DEFAULTS, SYSFS, SampleSettings
+from hmd.sample.sampler import DEFAULTS, SampleSettings
 
 SOFT_DIRTY = np.uint64(1 << 55)
 MAX_PAGES = 1 << 18

@@ -35,7 +35,7 @@ import numpy.typing as npt
 from hmd._native import ffi, lib
 from hmd.base.errors import HmdError, MissingError
 from hmd.base.units import PAGE_BYTES
-from hmd.linux.procfs import PROC, ProcessId, parse_ids, read_int, read_text
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, parse_ids, read_int, read_text
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.memory_events import PmuDevice, device_names, read_device
@@ -50,7 +50,7 @@ from hmd.sample.perf_events import (
 from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType, distinct, ring_counts
 from hmd.sample.periods import SPE_RECORD, clamp
 from hmd.sample.ring_sampler import RingSampler
-from hmd.sample.sampler import SYSFS, SampleSettings
+from hmd.sample.sampler import SampleSettings
 
 _log: Final = logging.getLogger(__name__)
 

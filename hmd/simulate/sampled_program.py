@@ -25,6 +25,7 @@ from hmd.emulate.recordings.misses import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.recordings.replay import replayed
 from hmd.emulate.timing_params import timing_params
 from hmd.estimate.samples import page_keys
+from hmd.heat.geometry import CHUNK_PAGES
 from hmd.sample.access_batch import Kind
 from hmd.trace.blocks import MAGIC
 from hmd.trace.reader import TraceFile
@@ -38,7 +39,6 @@ MAX_PLAYED_NS: Final = 10**10
 _WINDOWS: Final = 64
 _MIXED_SAMPLES: Final = 256
 """Samples among which the misses of one are spread."""
-_CHUNK_PAGES: Final = 512
 _LINES: Final = PAGE_BYTES // LINE_BYTES
 _MIN_COMPUTING: Final = 0.05
 """Least share of a run that is no waiting."""
@@ -114,8 +114,8 @@ def _pages(samples: Samples) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uin
     Pages of 2 MiB of one process stay together; what lies between such parts is left out.
     """
     keys, page = np.unique(page_keys(samples), return_inverse=True)
-    _, chunk = np.unique(keys // np.uint64(_CHUNK_PAGES), return_inverse=True)
-    place = (chunk + 1) * _CHUNK_PAGES + (keys % np.uint64(_CHUNK_PAGES)).astype(np.int64)
+    _, chunk = np.unique(keys // np.uint64(CHUNK_PAGES), return_inverse=True)
+    place = (chunk + 1) * CHUNK_PAGES + (keys % np.uint64(CHUNK_PAGES)).astype(np.int64)
     return page.astype(np.uint32), place.astype(np.uint64) * np.uint64(PAGE_BYTES)
 
 

@@ -163,7 +163,7 @@ class TickInputs:
 
 @dataclass(frozen=True, slots=True)
 class TickLimits:
-    """What a tick may cost, as the CPU budget sets it (:mod:`hmd.tick.budget`).
+    """What a tick may cost, as the CPU budget sets it (:mod:`hmd.tick.cpu_budget`).
 
     ``tick_s`` is the length of the tick, to which its samples belong. ``period`` is the
     sampling period from now on, None for the present one; ``sweep`` what the residency sweep

@@ -36,7 +36,7 @@ from hmd.sample.perf_ring import (
     split_records,
 )
 from hmd.sample.spe import Decoding, SpeClock, decode_packets
-from hmd.trace.perf_recording import PerfAbout, Tasks, printable, read_failed
+from hmd.trace.perf_recording import PerfAbout, Tasks, clean_name, read_failed
 from hmd.trace.reader import MAX_INT64, TraceError
 from hmd.trace.trace import Losses
 
@@ -109,7 +109,7 @@ class PerfEvent:
 
     def rename(self, name: str) -> None:
         """Set the name by which perf calls the event; of stores' names, that they are."""
-        self.name = printable(name)
+        self.name = clean_name(name)
         if self.kind is Kind.LOAD and "store" in name.lower():
             self.kind = Kind.STORE
 

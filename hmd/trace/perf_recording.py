@@ -108,7 +108,7 @@ class Tasks:
     def add_name(self, time_ns: int, pid: int, name: str, *, executed: bool = False) -> None:
         """Add a process's name; ``executed``: of a new program, whose mappings begin anew."""
         self._count(name)
-        self._names.setdefault(pid, []).append((time_ns, printable(name)))
+        self._names.setdefault(pid, []).append((time_ns, clean_name(name)))
         if executed:
             self._execs.setdefault(pid, []).append(time_ns)
 
@@ -128,7 +128,7 @@ class Tasks:
         """Add a mapping; those that lie at no user address are left out."""
         if length > 0 and start + length <= int(USER_END):
             self._count(path)
-            path = "" if path == "//anon" else printable(path)
+            path = "" if path == "//anon" else clean_name(path)
             one = _Mapped(time_ns, start, start + length, access & 15, path)
             self._mapped.setdefault(pid, []).append(one)
 
@@ -186,7 +186,7 @@ class Tasks:
         )
 
 
-def printable(text: str) -> str:
+def clean_name(text: str) -> str:
     """Return a name from a file without what a terminal would obey."""
     return _UNPRINTABLE.sub("?", text[:_MAX_NAME])
 
@@ -330,13 +330,13 @@ def _metadata(about: PerfAbout, result: Import, begin_ns: int, source: Path) -> 
         "begin_ns": begin_ns,
         "clock": "monotonic",
         "hmd": hmd.__version__,
-        "command": [printable(word)[:_MAX_WORD] for word in about.command[:_MAX_WORDS]],
-        "kernel": printable(about.kernel),
-        "machine": printable(about.machine),
+        "command": [clean_name(word)[:_MAX_WORD] for word in about.command[:_MAX_WORDS]],
+        "kernel": clean_name(about.kernel),
+        "machine": clean_name(about.machine),
         "cpus": about.cpus,
         "sampler": "pmu",
-        "source": printable(source.name),
-        "detail": printable(events),
+        "source": clean_name(source.name),
+        "detail": clean_name(events),
         "period": period,
         "pairs": False,
         "pair_period": None,

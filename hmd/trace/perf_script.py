@@ -20,7 +20,7 @@ from hmd.base.errors import UsageError
 from hmd.linux.mappings import MappingAccess
 from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import RecordColumns, SampleFormat, SampleType, read_records
-from hmd.trace.perf_recording import PerfAbout, Tasks, printable, read_failed
+from hmd.trace.perf_recording import PerfAbout, Tasks, clean_name, read_failed
 from hmd.trace.reader import MAX_INT64, TraceError
 from hmd.trace.trace import Losses
 
@@ -128,7 +128,7 @@ class PerfScript:
         words = found.groupdict("0")
         pid, tid, time_ns = int(words["pid"]), int(words["tid"]), _time_ns(words)
         event, period = words["event"], int(words.get("period", 0)) or 1
-        self.about.events.setdefault(printable(event), None)
+        self.about.events.setdefault(clean_name(event), None)
         if len(self.about.events) > 1024:
             raise ValueError("more than 1024 events")
         if self._names.get(pid) != words["comm"] and (pid == tid or pid not in self._names):

@@ -32,7 +32,7 @@ from hmd.linux.exit_watch import ExitRecord
 from hmd.linux.mappings import MappingKind, Mappings, read_mappings
 from hmd.linux.page_calls import PageIs, query_nodes, scan
 from hmd.linux.processes import ProcessWatcher, ThreadTimes, last_cpu, thread_times
-from hmd.linux.procfs import PROC, ProcessId, absent, alive, identify, read_stat
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, absent, alive, identify, read_stat
 from hmd.linux.targets import TargetSpec
 from hmd.sample.instruction_counts import (
     EmulatedInstructions,
@@ -41,7 +41,7 @@ from hmd.sample.instruction_counts import (
 )
 from hmd.sample.perf_events import Forked, TaskEvents, TaskRecord
 from hmd.sample.ring_sampler import RingSampler
-from hmd.sample.sampler import SYSFS, Sampler, SampleSettings
+from hmd.sample.sampler import Sampler, SampleSettings
 from hmd.sample.selection import open_sampler
 from hmd.trace.trace import (
     UNMAPPED,

@@ -21,7 +21,7 @@ from hmd.sample.periods import PeriodControl, PeriodSettings, RecordTime
 from hmd.sample.sampler import CAPABILITIES, SamplerStats
 from hmd.sample.selection import OpenedSampler
 from hmd.tick.allowance import AccessSums, TickGain
-from hmd.tick.budget import CostMeter, CpuBudget
+from hmd.tick.cpu_budget import CostMeter, CpuBudget
 from hmd.tick.stage_runner import StageTimer
 from hmd.tick.tick import HeldSamples
 

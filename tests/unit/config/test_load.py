@@ -205,7 +205,9 @@ def test_parse_duration_round_trips(seconds: float) -> None:
 @settings(deadline=None)
 @given(st.floats(0.001, 1))
 def test_parse_share_round_trips(share: float) -> None:
-    assert quantities.parse_share(quantities.format_share(share)) == pytest.approx(share, rel=1e-5)
+    assert quantities.parse_share(quantities.format_percent(share)) == pytest.approx(
+        share, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from hmd.policy import registry
 from hmd.policy.builtin.benefit import Benefit, BenefitSettings
 from hmd.policy.fast_limits import NO_LIMIT
 from hmd.sample.sampler import SampleSettings
-from hmd.tick.budget import CpuBudget
+from hmd.tick.cpu_budget import CpuBudget
 
 
 def test_settings_default_configuration_equals_stage_defaults() -> None:

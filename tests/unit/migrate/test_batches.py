@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.linux.procfs import ProcessId
-from hmd.migrate.limits import BatchSize, move_sequence
+from hmd.migrate.move_budget import BatchSize, move_sequence
 from tests.fakes.move_pages_kernel import make_plan
 
 

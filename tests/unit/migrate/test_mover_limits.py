@@ -7,7 +7,7 @@ import pytest
 
 from hmd.linux.procfs import ProcessId
 from hmd.migrate import MoveStatus
-from hmd.migrate.limits import UNLIMITED_BYTES
+from hmd.migrate.move_budget import UNLIMITED_BYTES
 from tests.fakes.move_pages_kernel import (
     BASE,
     HUGE,

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from hmd.base.units import HUGE_PAGE_BYTES
-from hmd.migrate.limits import UNLIMITED_BYTES, Throughput
+from hmd.migrate.move_budget import UNLIMITED_BYTES, Throughput
 
 MIB = 1 << 20
 

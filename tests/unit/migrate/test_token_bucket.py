@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.base.units import HUGE_PAGE_BYTES
-from hmd.migrate.limits import UNLIMITED_BYTES, TokenBucket
+from hmd.migrate.move_budget import UNLIMITED_BYTES, TokenBucket
 
 MIB = 1 << 20
 

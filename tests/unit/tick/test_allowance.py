@@ -29,7 +29,7 @@ from hmd.tick.allowance import (
     TickGain,
     tick_gain,
 )
-from hmd.tick.budget import BudgetSettings, CpuBudget
+from hmd.tick.cpu_budget import BudgetSettings, CpuBudget
 from hmd.tick.tick import HeldSamples
 
 CPUS = 128

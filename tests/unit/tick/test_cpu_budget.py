@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from hmd.metrics.status import Work
-from hmd.tick.budget import (
+from hmd.tick.cpu_budget import (
     CREDIT_S,
     MAX_DEBT_CHANGING_S,
     MAX_DEBT_PLANNING_S,
