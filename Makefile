@@ -26,7 +26,6 @@ else
 test: setup lint
 	@setup/browser.sh
 	@setup/debian.sh
-	@$(PYTHON) -c 'from hmd.policy.registry import warm; warm()' # else daemons compile while tests wait
 	$(PYTEST) -n 2 --dist loadfile -m 'not vm and not alone' tests
 	$(PYTEST) -m 'not slow' tests/vm
 endif

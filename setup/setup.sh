@@ -106,6 +106,16 @@ build_native() {
 	echo "$wanted" >"$stamp"
 }
 
+# Else the first daemon, and the first command of each kind, would stand still for a minute.
+compile_kernels() {
+	local wanted stamp=$STAMPS/kernels
+	wanted=$(cat setup/requirements.lock hmd/*/*.py hmd/policy/*/*.py | sha256sum | cut -d ' ' -f 1)
+	[ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return
+	say "compiling kernels: a minute the first time"
+	.venv/bin/python -m hmd run --compile
+	echo "$wanted" >"$stamp"
+}
+
 check_machine
 mkdir -p "$STAMPS"
 check_disk
@@ -117,3 +127,4 @@ unpack_kernel build/machine/kernel-6.1 "$OLD_KERNEL_TRIED" 'linux-image-6\.1\.0-
 unpack_prometheus
 make_environment
 build_native
+compile_kernels

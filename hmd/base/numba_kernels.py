@@ -13,7 +13,8 @@ count, such as a daemon without targets' processes, saves its 0.3 s and 60 MiB.
 Machine code is kept next to the source, else in the user's ``~/.cache``, or in ``NUMBA_CACHE_DIR``;
 a user who can write to none of them gets code that is compiled again in each process. Cached code
 is valid for one :func:`code_digest`, which covers all that is compiled into it, in whatever file.
-To compile takes about a second per kernel, to load 10 ms. A call goes through a ``LazyKernel``,
+To compile takes about a second per kernel, to load 10 ms. :func:`compile_pending` fills the cache
+in processes of its own, for one that must not stand still. A call goes through a ``LazyKernel``,
 which adds 0.1 µs.
 """
 
@@ -23,8 +24,10 @@ import enum
 import hashlib
 import importlib
 import logging
+import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from types import CodeType, FunctionType, ModuleType, NoneType
@@ -43,6 +46,8 @@ from typing import (
 
 import numpy as np
 import numpy.typing as npt
+
+from hmd.base.errors import MissingError
 
 F = TypeVar("F", bound=Callable[..., Any])
 B = TypeVar("B", bound=tuple[Any, ...])
@@ -203,11 +208,13 @@ def load(module: str) -> None:
             elif lazy is None:
                 compiled = njit(**_INLINE_OPTIONS)(function)
             elif lazy.typed:
-                compiled = lazy.compiled = _cached(function, _KERNEL_OPTIONS)
+                compiled = lazy.compiled = _cached(function, typed=True)
+                if not _is_compiled(function):
+                    _note_compilation()
                 compiled.compile(_signature(function))
                 compiled.disable_compile()
             else:
-                compiled = lazy.compiled = _cached(function, _GENERIC_OPTIONS)
+                compiled = lazy.compiled = _cached(function, typed=False)
             function.__globals__[function.__name__] = compiled
         _unloaded.pop(module, None)
 
@@ -248,27 +255,140 @@ def warm(
     return len(names)
 
 
-def _cached(function: FunctionType, options: dict[str, Any]) -> Any:
-    """Return numba's dispatcher of a function, with a cache if this user can write to one."""
+def uncompiled(skip: Collection[str] = ()) -> dict[str, int]:
+    """Return how many kernels of each imported module the cache lacks, in order of imports.
+
+    Modules whose kernels are loaded or all in the cache are left out, and ``skip``. Nothing is
+    compiled or loaded; imports numba, and takes about 1 ms per kernel.
+    """
     import numba
+
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return {}
+    found = {
+        name: sum(
+            lazy is not None and lazy.typed and not _is_compiled(function)
+            for function, lazy in functions
+        )
+        for name, functions in tuple(_unloaded.items())
+        if name not in skip
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def compile_pending(
+    report: Callable[[int, int], None] = lambda done, total: None, skip: Collection[str] = ()
+) -> None:
+    """Compile what the cache lacks of the imported kernels, each module in a fork of its own.
+
+    The compiler's memory, some 10 MiB per kernel, ends with the fork. ``report`` is called before
+    the first and after each module with the kernels compiled so far, and of how many. Only for
+    processes without other threads. Raises MissingError where that fails.
+    """
+    counts = uncompiled(skip)
+    done, total = 0, sum(counts.values())
+    report(done, total)
+    for name, count in counts.items():
+        pid = os.fork()
+        if pid == 0:
+            failed = True
+            try:
+                logging.getLogger("hmd").disabled = True
+                load(name)
+                failed = False
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(failed)
+        if os.waitpid(pid, 0)[1]:
+            raise MissingError(f"cannot compile the kernels of {name}")
+        done += count
+        report(done, total)
+
+
+def keeps_code() -> bool:
+    """Return whether this user can write to a cache."""
+    found = _cache_of(cast(FunctionType, code_digest), typed=True)
+    return found is not None and not isinstance(found, _read_only_cache())
+
+
+def _is_compiled(function: FunctionType) -> bool:
+    """Return whether the cache has the machine code of a typed kernel for this CPU."""
+    from numba.core.registry import cpu_target
+
+    found = _cache_of(function, typed=True)
+    if found is None:
+        return False
+    key = found._index_key(_signature(function), cpu_target.target_context.codegen())
+    return key in found._cache_file._load_index()
+
+
+@cache
+def _cache_of(function: FunctionType, *, typed: bool) -> Any:
+    """Return numba's cache of a function, None where this user can write to none."""
     from numba.core import caching
 
-    njit: Callable[..., Any] = numba.njit
-    dispatcher = njit(**options)(function)
+    options: dict[str, Any] = _KERNEL_OPTIONS if typed else _GENERIC_OPTIONS
     try:
         found = cast(Any, caching).FunctionCache(function)
     except RuntimeError as error:
         # What numba.core.caching raises where no folder can be written to.
         if "no locator available" not in str(error):
             raise
-        _note_missing_cache()
-        return dispatcher
-    # Numba's own stamp covers the file of the function alone, and is compared after unpickling the
-    # index, which fails where a class has gone; its version is compared before that.
+        if not os.environ.get("NUMBA_CACHE_DIR"):
+            return None
+        found = _read_only_cache()(function)
+    # Numba's own stamp is the time and size of the function's file, which installers and images
+    # change. It is compared after unpickling the index, which fails where a class has gone; the
+    # version is compared before that.
     text = repr([(k, sorted(v) if isinstance(v, set) else v) for k, v in sorted(options.items())])
     found._cache_file._version += f" {code_digest(function, text)}"
-    dispatcher._cache = found
+    found._cache_file._source_stamp = ""
+    return found
+
+
+@cache
+def _read_only_cache() -> Any:
+    """Return a class of numba's caches in ``NUMBA_CACHE_DIR`` that are only read, as in images."""
+    from numba.core import caching
+
+    modules: Any = caching
+
+    class ReadOnlyLocator(modules.UserProvidedCacheLocator):  # type: ignore[misc]
+        def ensure_cache_path(self) -> None:
+            """Accept a folder that cannot be written to."""
+
+    class ReadOnlyImpl(modules.CompileResultCacheImpl):  # type: ignore[misc]
+        _locator_classes = (ReadOnlyLocator,)
+
+    class ReadOnlyCache(modules.FunctionCache):  # type: ignore[misc]
+        _impl_class = ReadOnlyImpl
+
+        def save_overload(self, sig: Any, data: Any) -> None:
+            """Keep nothing."""
+
+    return ReadOnlyCache
+
+
+def _cached(function: FunctionType, *, typed: bool) -> Any:
+    """Return numba's dispatcher of a function, with a cache if this user can write to one."""
+    import numba
+
+    njit: Callable[..., Any] = numba.njit
+    dispatcher = njit(**(_KERNEL_OPTIONS if typed else _GENERIC_OPTIONS))(function)
+    found = _cache_of(function, typed=typed)
+    if found is not None:
+        dispatcher._cache = found
+    if found is None or (typed and not keeps_code() and not _is_compiled(function)):
+        _note_missing_cache()
     return dispatcher
+
+
+@cache
+def _note_compilation() -> None:
+    """Log, once per process, why it stands still."""
+    if keeps_code():
+        logging.getLogger("hmd").warning("compiling kernels: once, and up to a minute")
 
 
 @cache

@@ -75,7 +75,7 @@ def run_check(args: argparse.Namespace) -> int:
 def _warnings(config: Config, document: Mapping) -> list[str]:
     """Return what does not fit this machine, each with the place of its setting."""
     from hmd.config.load import located
-    from hmd.daemon.checks import machine_warnings, start_failures
+    from hmd.daemon.checks import empty_targets, machine_warnings, start_failures
     from hmd.linux.topology import read_topology
 
     try:
@@ -83,6 +83,8 @@ def _warnings(config: Config, document: Mapping) -> list[str]:
     except MissingError as error:
         return [f"warning: {error}"]
     warned = machine_warnings(config, topology)
+    explained = {note.path[:2] for note in warned}
+    warned += [note for note in empty_targets(config) if note.path not in explained]
     return [
         *(located(document, note.path, note.text, "warning") for note in warned),
         *(

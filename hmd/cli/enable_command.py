@@ -169,10 +169,16 @@ def _show(plan: InstallChanges) -> None:
 
 
 def _run(words: tuple[str, ...]) -> None:
+    from hmd.daemon.install import COMPILE
+
+    compiles = words[: len(COMPILE)] == COMPILE
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        # How far the compiler is, which takes a minute, is shown.
+        done = subprocess.run(words, capture_output=not compiles, text=True, check=False)
     except OSError as error:
         raise os_error(error, f"cannot run {words[0]}: {error.strerror}: install systemd") from None
-    if done.returncode:
+    if done.returncode and compiles:
+        print("hmd: the service compiles its kernels itself, once it starts", file=sys.stderr)
+    elif done.returncode:
         said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
         raise HmdError(f"'{' '.join(words)}' failed: {said}; see 'journalctl -u hmd'")

@@ -7,6 +7,7 @@ import argparse
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ examples:
   hmd run                                    with /etc/hmd/hmd.yaml
   hmd run --config my.yaml --dry-run         plan and report, move nothing
   hmd run --config my.yaml --ticks 10        ten ticks, then exit
+  hmd run --compile                          as root, after an update of numba: about a minute
   systemctl reload hmd                       apply a changed configuration
 """
 
@@ -65,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--preload",
         "load numba and the kernels at the start, not with the first process (about 75 MiB)",
     )
+    add_flag(
+        parser,
+        "--compile",
+        "compile what the cache of kernels lacks, and exit; the daemon then starts at once",
+    )
     parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
@@ -75,15 +82,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the daemon until SIGTERM, SIGINT or the last tick."""
+    """Run the daemon until SIGTERM, SIGINT or the last tick, or compile its kernels."""
     # One thread is faster than the thread pool for arrays of this size, and costs less memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if args.compile:
+        return compile_kernels()
     with collector_paused():
         service = _start(args)
     try:
         service.run(args.ticks)
     finally:
         service.close()
+    return Exit.OK
+
+
+def compile_kernels() -> int:
+    """Compile what the cache lacks, with a line of progress that a terminal overwrites."""
+    from hmd.policy import registry
+
+    end = "\r" if sys.stderr.isatty() else "\n"
+
+    def report(done: int, total: int) -> None:
+        if total:
+            print(f"hmd: compiled {done} of {total} kernels", end=end, file=sys.stderr, flush=True)
+
+    registry.compile_kernels(report)
+    print("hmd: all kernels are compiled", file=sys.stderr)
     return Exit.OK
 
 
@@ -113,7 +137,14 @@ def _start(args: argparse.Namespace) -> Service:
     from hmd.daemon.service import Service
 
     return started(
-        lambda: Service(read, str(args.config), notifier, preload=args.preload), notifier
+        lambda: Service(
+            read,
+            str(args.config),
+            notifier,
+            preload=args.preload,
+            wait_for_kernels=args.ticks is not None,
+        ),
+        notifier,
     )
 
 

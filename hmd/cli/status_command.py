@@ -48,6 +48,11 @@ def summary(status: Status) -> list[str]:
     able = CAPABILITIES.get(sampler["name"])
     if able is not None and not able.ranks_heat:
         lines.append("no PMU: page faults stand in for accesses, which is coarse (hmd doctor)")
+    if status.get("compiling"):
+        lines.append(f"compiling {status['compiling']}: no process is followed until then")
+    for target in status["targets"]:
+        if reason := target.get("empty_reason"):
+            lines.append(f"target {target['name']}: {reason}")
     if not status["reload"]["successful"]:
         lines.append(
             f"last reload failed, the old configuration stays: {status['reload']['error']}"

@@ -88,8 +88,9 @@ class TargetSection(ConfigSection):
     ] = Field(default=(), description="One process id, or a list.")
     exe: Text | None = Field(
         default=None,
-        description="Shell pattern for the file name of the executable, as in redis-server or"
-        " python3*; with a / for its whole path, as in /opt/app/*.",
+        description="Shell pattern for the name of the program, as in redis-server or python3*:"
+        " that of its executable file, or the one by which it was started, as from a link or a"
+        " script. With a / for the whole path of the executable, as in /opt/app/*, or of the link.",
     )
     cmdline: Pattern | None = Field(
         default=None,
@@ -104,9 +105,15 @@ class TargetSection(ConfigSection):
         )
     )
     cgroup: Text | None = Field(
-        default=None, description="A cgroup, as in /system.slice, including the groups below it."
+        default=None,
+        description="A cgroup, as in /system.slice, including the groups below it; parts of it may"
+        " be shell patterns, as in /kubepods.slice/*burstable*.",
     )
-    unit: Text | None = Field(default=None, description="A systemd unit, as in postgresql.service.")
+    unit: Text | None = Field(
+        default=None,
+        description="A systemd unit, or a shell pattern for several, as in postgresql@*.service;"
+        " .service may be left out. Units of users count only where user is set, too.",
+    )
     min_rss: Size = Field(
         default=0,
         description="Ignore a process until its resident memory reaches this size, and again"

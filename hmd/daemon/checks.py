@@ -22,8 +22,9 @@ from hmd.config.load import dotted
 from hmd.daemon import settings
 from hmd.daemon.stages import Stages
 from hmd.linux.checks import competing_findings
-from hmd.linux.procfs import PROC, SYSFS
-from hmd.linux.targets import user_id
+from hmd.linux.processes import ProcessWatcher
+from hmd.linux.procfs import PROC, SYSFS, ProcessId
+from hmd.linux.targets import explain_empty, user_id
 from hmd.linux.topology import Topology, override_problem, tier_warning
 from hmd.policy import registry
 from hmd.policy.settings import FILE
@@ -44,6 +45,17 @@ class ConfigWarning:
 def machine_warnings(config: Config, topology: Topology) -> list[ConfigWarning]:
     """Return what the daemon starts with nevertheless: unknown users, tiers, removed keys."""
     return [*_tiers(config, topology), *_targets(config), *_removed(config)]
+
+
+def empty_targets(config: Config, proc: Path = PROC) -> Iterator[ConfigWarning]:
+    """Yield why targets match no process now; the daemon says so of each once it has looked."""
+    specs = settings.target_specs(config)
+    found = ProcessWatcher(specs, proc).scan()
+    others: dict[ProcessId, str] = {}
+    for index, spec in enumerate(specs):
+        if not found[spec.name] and (reason := explain_empty(spec, others, proc)):
+            yield ConfigWarning(("targets", index), f"matches nothing now: {reason}")
+        others.update(dict.fromkeys(found[spec.name], spec.name))
 
 
 def start_failures(config: Config, proc: Path = PROC, sysfs: Path = SYSFS) -> list[ConfigWarning]:

@@ -40,8 +40,16 @@ SAMPLER = Path("/etc/systemd/system/hmd.service.d/10-sampler.conf")
 PAGE_CACHE = Path("/etc/systemd/system/hmd.service.d/20-page-cache.conf")
 SYSUSERS_PATH = Path("/etc/sysusers.d/hmd.conf")
 TMPFILES_PATH = Path("/etc/tmpfiles.d/hmd.conf")
+KERNELS = Path("/var/cache/hmd")
+"""Machine code of the service's kernels, made by systemd-tmpfiles and written by its user."""
 SYSCTL = Path("/etc/sysctl.d/60-hmd.conf")
 CONFIG_PATH = SYSTEM_FILE
+
+COMPILE: Final = (
+    *("setpriv", "--reuid=hmd", "--regid=hmd", "--clear-groups"),
+    *("env", "HOME=/var/lib/hmd", f"NUMBA_CACHE_DIR={KERNELS}", "OPENBLAS_NUM_THREADS=1"),
+)
+"""Runs a command as the service does, whose user alone writes its kernels."""
 
 PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
 PACKAGED_HMD = Path("/usr/bin/hmd")
@@ -175,6 +183,7 @@ def plan_enable(
         wanted.append((SYSCTL, _PERFMON))
         commands.append(("sysctl", "-p", str(SYSCTL)))
     commands += [("systemctl", "daemon-reload"), ("systemctl", "enable", UNIT_NAME)]
+    commands.append((*COMPILE, str(hmd), "run", "--compile"))
     if start:
         commands.append(("systemctl", "restart", UNIT_NAME))
     notes = [f"sampler: {sampler}" + (f", which needs {drop_in.name}" if drop_in else "")]

@@ -31,6 +31,8 @@ from hmd.daemon.log import OnceLogger, TargetLog
 from hmd.daemon.stages import LOOK_S, build
 from hmd.daemon.supervisors import (
     DrainSupervisor,
+    EmptyTargets,
+    KernelLoader,
     MemoryLimiter,
     PageCacheDemoter,
     SamplerSupervisor,
@@ -44,7 +46,6 @@ from hmd.metrics.move_journal import MoveJournal
 from hmd.metrics.observer import Observer, ResidencyCounts, heat_pages, resident_pages
 from hmd.metrics.status import MAX_LISTED, ControlStatus, PinStatus, Stage, TickWatch, Work
 from hmd.metrics.tick_record import TickRecord
-from hmd.policy import registry
 from hmd.sample.selection import OpenedSampler
 from hmd.tick.stage_runner import StageRunner
 
@@ -73,10 +74,13 @@ class Service:
         sysfs: Path = SYSFS,
         *,
         preload: bool = False,
+        wait_for_kernels: bool = False,
     ) -> None:
         """Build the stages and open the endpoints; raises ``HmdError`` where one fails.
 
-        With ``preload`` the kernels are loaded now, even if there is no process to follow.
+        With ``preload`` the kernels are loaded now, even if there is no process to follow. Where
+        the cache lacks some, the first ticks follow none; with ``wait_for_kernels`` the start
+        waits.
         """
         self._load, self._file, self._notifier, self._proc = load, file, notifier, proc
         self._log = log = logging.getLogger("hmd")
@@ -94,9 +98,12 @@ class Service:
             undo.callback(self._wakeup.close)
             self.stages = stages = build(config, None, proc, sysfs)
             undo.callback(self.stages.close)
+            self._kernels = KernelLoader(log)
+            undo.callback(self._kernels.close)
             if preload or any(stages.watcher.scan().values()):
                 # While the service manager waits for the start.
-                registry.warm(notifier.alive, (config.decide.policy,))
+                policy = config.decide.policy
+                self._kernels.load(policy, notifier.alive, wait=wait_for_kernels)
             setting = settings.observer_setting(config, file, stages.topology)
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
             self._heat_map = HeatHistory(stages.topology)
@@ -107,6 +114,7 @@ class Service:
             self._page_cache_demoter = PageCacheDemoter(log, proc, sysfs)
             self._drain_supervisor = DrainSupervisor(log, proc, sysfs)
             self._memory_limiter = MemoryLimiter(log)
+            self._empty_targets = EmptyTargets(log)
             self._publish_control()
             self._endpoints = Endpoints(
                 self._queries(),
@@ -125,7 +133,7 @@ class Service:
         ``MAX_LOST_TICKS`` in a row failed as a whole: a new process may do better.
         """
         with self._wakeup.on(SIGNALS, self._on_signal):
-            line = status_line(self.stages, self.observer.latest)
+            line = self._status_line()
             self._notifier.ready(line)
             self._log.info("ready: %s", line)
             due_s, done, lost = time.monotonic(), 0, 0
@@ -162,6 +170,7 @@ class Service:
         changed = run(sample, lambda: self._track_processes(now_s), False, Work.DISCOVERY)
         if changed:
             run(Stage.HEAT, lambda: self._adopt_processes(now_s), None)
+        run(sample, lambda: self._explain_empty_targets(now_s, changed), None, Work.DISCOVERY)
         heat = self.stages.state.heat
         run(Stage.HEAT, lambda: self._memory_limiter.limit_detail(heat, now_s), None)
 
@@ -176,11 +185,12 @@ class Service:
         self._notifier.alive()
         self._ticks.record_tick(self.stages.budget.tick_s)
         if self._notifier.present:
-            self._notifier.status(status_line(self.stages, self.observer.latest))
+            self._notifier.status(self._status_line())
         return record
 
     def close(self) -> None:
         """Close everything."""
+        self._kernels.close()
         self._endpoints.close()
         self._drain_supervisor.close()
         self._page_cache_demoter.close()
@@ -232,8 +242,12 @@ class Service:
         if error is None:
             self._log.info("reloaded %s", self._file)
             self._runner.run(Stage.OBSERVE, self._warn, None)
-        self._notifier.ready(status_line(self.stages, self.observer.latest))
+        self._notifier.ready(self._status_line())
         return error is None
+
+    def _status_line(self) -> str:
+        """Return what the daemon does, for the service manager."""
+        return status_line(self.stages, self.observer.latest)
 
     def _rebuild(self, configured: Config, opened: OpenedSampler | None = None) -> None:
         """Build the stages again, with the admin state; on any error the old ones stay.
@@ -252,7 +266,7 @@ class Service:
         new.take_effect()
         self.stages = new
         if self.followed:
-            self._runner.run(Stage.DECIDE, self._load_kernels, None)
+            self._runner.run(Stage.DECIDE, partial(self._load_kernels, wait=True), None)
         self._reconfigure_observer()
         if new.topology.tiers != old.topology.tiers:
             self._heat_map.set_topology(new.topology)
@@ -262,11 +276,13 @@ class Service:
         setting = settings.observer_setting(stages.config, self._file, stages.topology)
         self.observer.reconfigure(setting, stages.topology, stages.sampler)
 
-    def _load_kernels(self) -> None:
-        """Load the kernels of heat and of the policy, as far as they are not loaded."""
+    def _load_kernels(self, *, wait: bool = False) -> bool:
+        """Load the kernels of heat and of the policy; return False while they are compiled."""
         begun_s = time.thread_time()
-        registry.warm(self._notifier.alive, (self.stages.state.policy.name,))
+        policy = self.stages.state.policy.name
+        loaded = self._kernels.load(policy, self._notifier.alive, wait=wait)
         self.stages.meter.exclude(time.thread_time() - begun_s)
+        return loaded
 
     def _serve_requests(self, only: Container[str] | None = None) -> None:
         """Execute the admin requests that wait, or ``only`` some commands, and publish the state.
@@ -339,17 +355,22 @@ class Service:
 
     def _track_processes(self, now_s: float) -> bool:
         """Track the processes of targets; requests that need not wait are served meanwhile."""
-        return self.stages.track_processes(now_s, lambda: self._serve_requests(PROMPT))
+        return self.stages.track_processes(
+            now_s, lambda: self._serve_requests(PROMPT), self._load_kernels
+        )
 
     def _adopt_processes(self, now_s: float) -> None:
         """Log which processes targets have gained and lost, and drop the pins of exited ones."""
         stages, before = self.stages, self.followed
         tracked = stages.tracked
         self.followed = dict(zip(tracked.processes, tracked.targets, strict=True))
-        if self.followed and not before:
-            self._runner.run(Stage.HEAT, self._load_kernels, None)
         self._target_log.log_changes(before, self.followed, now_s)
         drop_stale_pins(stages.admin, stages.proc)
+
+    def _explain_empty_targets(self, now_s: float, changed: bool) -> None:
+        """Log and publish why targets have no processes."""
+        reasons = self._empty_targets.explain(self.stages, now_s, changed=changed)
+        self.observer.set_empty_targets(reasons)
 
     def _demote_page_cache(self, now_s: float) -> None:
         """Demote unused page cache where the configuration asks for headroom."""
@@ -386,6 +407,7 @@ class Service:
             drop_stale_pins(stages.admin, stages.proc)
             by_heat = heat_pages(heat, topology)
         self._publish_control()
+        self.observer.set_compiling(self._kernels.progress)
         self.observer.set_demoting_nodes(self._page_cache_demoter.nodes)
         self._counts = ResidencyCounts(resident_pages(heat, topology), by_heat, replace(heat.stats))
         self._journal.add(record, topology)

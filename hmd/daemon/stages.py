@@ -160,12 +160,18 @@ class Stages:
         interval_s = self._scan_cpu_s / self.budget.discovery_share
         return max(self.config.rescan, min(interval_s, MAX_SCAN_INTERVAL_S))
 
-    def track_processes(self, now_s: float, between: Callable[[], None] = lambda: None) -> bool:
+    def track_processes(
+        self,
+        now_s: float,
+        between: Callable[[], None] = lambda: None,
+        may_follow: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Update the set of tracked processes; return whether it changed.
 
         Exits are seen at once, new processes when a scan is due: scans take their share of the CPU
         quota at most, as far as they are less than ``MAX_SCAN_INTERVAL_S`` apart. ``between`` is
-        called now and then while processes are read, and may change nothing here.
+        called now and then while processes are read, and may change nothing here. ``may_follow`` is
+        asked before there are processes to follow: none is until it returns True.
         """
         gone = self.exits.exited()
         scan = not self._tracking or now_s - self._scanned_s >= self.rescan_s
@@ -179,6 +185,8 @@ class Stages:
             groups = self.watcher.scan(between, self.exits.runs)
             found = {process: name for name, group in groups.items() for process in group}
             self._scan_cpu_s = time.thread_time() - begun_s
+            if found and not may_follow():
+                found = {}
         if self._tracking and list(before.items()) == list(found.items()):
             return False
         # After an error in here, the next tick scans and tracks again.

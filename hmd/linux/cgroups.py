@@ -2,7 +2,7 @@
 """Control groups: those of a process, and the memory limit of hmd's own.
 
 Paths are those of /proc/PID/cgroup (cgroups(7)), relative to the root of their hierarchy, for
-version 1 and 2 alike, so that mount points do not matter. Costs one read per process.
+version 1 and 2 alike; mount points matter where a user copies them. Costs one read per process.
 
 Of hmd's group and those above it, the limit with the least room counts
 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst). Page cache is not counted as used:
@@ -13,16 +13,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from hmd.linux.procfs import PROC, read_bytes, read_text
 
-_MOUNT = "/sys/fs/cgroup"
 # A cgroup that was removed while the process stayed in it (cgroups(7)).
 _DELETED = " (deleted)"
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
+
+_UNITS: Final = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
+_USER_MANAGER: Final = "user@*.service"
 
 _UNLIMITED: Final = 1 << 60
 """Version 1 has a number near 2 ** 63 where there is no limit."""
@@ -45,14 +48,29 @@ def parse_cgroup(data: bytes) -> tuple[tuple[str, ...], ...]:
     return tuple(paths)
 
 
-def cgroup_selector(path: str) -> tuple[str, ...]:
+@cache
+def cgroup_mounts(proc: Path = PROC) -> tuple[str, ...]:
+    """Return where hierarchies of both versions are mounted, the longest first.
+
+    From /proc/self/mountinfo (proc_pid_mountinfo(5)), where the type follows a dash.
+    """
+    found = {str(CGROUPS)}
+    for line in (read_text(proc / "self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        if after.startswith(("cgroup ", "cgroup2 ")):
+            found.add(before.split()[4])
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def cgroup_selector(path: str, mounts: tuple[str, ...] = (str(CGROUPS),)) -> tuple[str, ...]:
     """Return the components of a configured cgroup path.
 
-    A leading ``/sys/fs/cgroup`` is removed, since users copy paths with it. Components may
-    be shell patterns (``kubepods.slice/*burstable*``).
+    A leading mount point of ``mounts``, the longest first, is removed, since users copy paths with
+    it. Components may be shell patterns (``kubepods.slice/*burstable*``).
     """
-    if path == _MOUNT or path.startswith(_MOUNT + "/"):
-        path = path.removeprefix(_MOUNT)
+    for mount in mounts:
+        if path == mount or path.startswith(mount + "/"):
+            return _components(path.removeprefix(mount))
     return _components(path)
 
 
@@ -67,23 +85,32 @@ def in_cgroup(paths: tuple[tuple[str, ...], ...], selector: tuple[str, ...]) -> 
 
 def unit_selector(unit: str) -> str:
     """Return the full name of a systemd unit: ``redis`` is ``redis.service``."""
-    suffixes = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
-    return unit if unit.endswith(suffixes) else f"{unit}.service"
+    return unit if unit.endswith(_UNITS) else f"{unit}.service"
 
 
-def in_unit(paths: tuple[tuple[str, ...], ...], unit: str) -> bool:
+def in_unit(paths: tuple[tuple[str, ...], ...], unit: str, *, of_users: bool = False) -> bool:
     r"""Return True where a component of a path is the systemd unit.
 
     The unit may be given with or without systemd's ``\x2d`` escapes, and may be a shell pattern
     (``postgresql@*.service``). A name that the kernel would take for one of its
     own files gets a ``_`` before it (systemd's cg_escape()).
+
+    Below ``user@UID.service``, users name units as they like: these count with ``of_users`` only.
     """
     for parts in paths:
         for part in parts:
             name = part.removeprefix("_")
             if fnmatchcase(name, unit) or fnmatchcase(unescape_unit(name), unit):
                 return True
+            if fnmatchcase(name, _USER_MANAGER) and not of_users:
+                break
     return False
+
+
+def units_of(paths: tuple[tuple[str, ...], ...]) -> set[str]:
+    """Return the units that a process is part of, without slices."""
+    parts = {unescape_unit(part.removeprefix("_")) for path in paths for part in path}
+    return {part for part in parts if part.endswith(_UNITS) and not part.endswith(".slice")}
 
 
 def unescape_unit(name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,6 +123,8 @@ class Observer:
         self._memory: Sequence[NodeMemory] = ()
         self._control, self._budget = ControlStatus(), BudgetStatus()
         self._demoting: frozenset[int] = frozenset()
+        self._empty: Mapping[str, str] = {}
+        self._compiling = ""
         self.reconfigure(setting, topology, sampler)
 
     def reconfigure(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
@@ -148,6 +150,15 @@ class Observer:
     def set_demoting_nodes(self, nodes: frozenset[int]) -> None:
         """Set the nodes whose unused page cache is being demoted; the next status shows them."""
         self._demoting = nodes
+
+    def set_compiling(self, progress: str) -> None:
+        """Set how far the compiler of kernels is, empty where none runs."""
+        self._compiling = progress
+        self.latest = replace(self.latest, compiling=progress)
+
+    def set_empty_targets(self, reasons: Mapping[str, str]) -> None:
+        """Set why targets have no processes, by name; the next status shows it."""
+        self._empty = reasons
 
     def set_cpu_budget(self, budget: BudgetStatus) -> None:
         """Publish what the CPU time went to, and what is in force to keep the quota."""
@@ -224,6 +235,7 @@ class Observer:
             recent_moves=self._recent_moves.latest(),
             targets=self._targets(resident),
             processes=self._processes(resident),
+            compiling=self._compiling,
         )
 
     def _nodes(self) -> tuple[NodeStatus, ...]:
@@ -294,7 +306,12 @@ class Observer:
         counts = np.bincount(counters.target_row, minlength=len(counters.names)).tolist()
         totals = counters.targets.totals(by_target)
         return tuple(
-            TargetStatus(name=name, process_count=count, **figures)
+            TargetStatus(
+                name=name,
+                process_count=count,
+                empty_reason="" if count else self._empty.get(name, ""),
+                **figures,
+            )
             for name, figures, count in zip(counters.names, totals, counts, strict=True)
         )
 

@@ -308,9 +308,10 @@ class AccessTotals:
 
 @dataclass(frozen=True, slots=True)
 class TargetStatus(AccessTotals):
-    """One target, with the number of its present processes."""
+    """One target, with the number of its present processes, and why it has none."""
 
     process_count: Count
+    empty_reason: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +376,8 @@ class Status:
     ``started_s`` and ``ticked_s`` (the last tick, before the first the start) are Unix times,
     ``uptime_s`` is the age of the daemon at the last tick, ``tick_s`` the present interval between
     ticks, ``tick_seconds`` the durations of ticks, ``overhead_limit`` the setting
-    ``sample.overhead``. ``tiers`` are node ids, fastest first.
+    ``sample.overhead``. ``tiers`` are node ids, fastest first. While kernels are compiled, no
+    process is followed, and ``compiling`` says how far that is.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
@@ -414,6 +416,7 @@ class Status:
     recent_moves: Annotated[tuple[TickMoves, ...], Field(alias="rounds", max_length=MAX_TICKS_KEPT)]
     targets: Annotated[tuple[TargetStatus, ...], Field(max_length=MAX_TARGETS + 1)]
     processes: Annotated[tuple[ProcessStatus, ...], Field(max_length=MAX_LISTED)]
+    compiling: Text = ""
 
     @property
     def at_s(self) -> float:

@@ -128,24 +128,61 @@ def warm(
     from hmd.base import numba_kernels
     from hmd.linux.own_process import release_compiler
 
-    chosen = ("hmd.heat.table", *kernel_modules(policies))
-    for name in chosen:
-        importlib.import_module(name)
-    others = set(kernel_modules()) - set(chosen)
+    others = _import_kernels(policies)
     if not others.issuperset(numba_kernels.pending()):
         with collector_paused():
             numba_kernels.warm(between=between, skip=others)
         release_compiler()
 
 
+def _import_kernels(policies: Collection[str] | None) -> set[str]:
+    """Import the kernels of heat and of some policies; return the modules of other policies'."""
+    chosen = ("hmd.heat.table", *kernel_modules(policies))
+    for name in chosen:
+        importlib.import_module(name)
+    return set(kernel_modules()) - set(chosen)
+
+
+def needs_compiler(policies: Collection[str] | None = None) -> bool:
+    """Return whether the cache lacks kernels of heat or of these policies, and can keep them."""
+    from hmd.base import numba_kernels
+
+    others = _import_kernels(policies)
+    if others.issuperset(numba_kernels.pending()):
+        return False
+    return numba_kernels.keeps_code() and bool(numba_kernels.uncompiled(others))
+
+
+def compile_kernels(report: Callable[[int, int], None]) -> None:
+    """Compile what the cache lacks of the kernels of heat and of all policies.
+
+    ``report`` takes the kernels compiled so far, and of how many. A minute the first time, in forks
+    of this process. Raises MissingError where compilation fails.
+    """
+    from hmd.base import numba_kernels
+
+    _import_kernels(None)
+    if numba_kernels.uncompiled() and not numba_kernels.keeps_code():
+        raise MissingError("no folder for machine code can be written to: set NUMBA_CACHE_DIR")
+    numba_kernels.compile_pending(report)
+
+
+COMPILER: Final = (
+    sys.executable,
+    "-c",
+    f"import os; os.nice(30); from {__name__} import compile_kernels; "
+    "compile_kernels(lambda *counts: print(*counts, flush=True))",
+)
+"""Runs :func:`compile_kernels` at the lowest priority; prints a line with its two counts each."""
+
+
 def warm_apart(environment: Mapping[str, str]) -> None:
     """Compile what a cache of kernels lacks, in another process with these variables added.
 
-    A minute the first time, and 270 MiB, which a process that loads the kernels does not need.
     Raises MissingError where compilation fails.
     """
     done = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import warm; warm()"],
+        COMPILER,
         env={**os.environ, **environment},
         check=False,
         capture_output=True,

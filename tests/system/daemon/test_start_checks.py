@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hmd.cli.main import main
 from hmd.config import loads
 from hmd.daemon.checks import machine_warnings, start_failures
 from hmd.linux.topology import read_topology
-from tests.system.daemon.conftest import Daemon
+from tests.system.daemon.conftest import Daemon, wait_for
 
 MACHINES = Path(__file__).parents[2] / "fixtures/machines"
 
@@ -112,3 +113,21 @@ def test_daemon_with_missing_socket_folder_fails_and_creates_none(new_daemon: Da
     assert process.wait(60) == Exit.FAILURE
     assert "cannot use" in new_daemon.log.read_text()
     assert not (new_daemon.folder / "rnu").exists()
+
+
+def test_target_without_processes_said_by_check_status_log_and_metric(
+    new_daemon: Daemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A selector that is wrong by a letter selects nothing for ever, in silence otherwise."""
+    reason = "no process has exe 'pythno3'; nearest: "
+    new_daemon.configure(f"[{{name: t, exe: pythno3}}, {{name: u, pid: {os.getpid()}}}]")
+    assert main(["config", "check", str(new_daemon.config)]) == Exit.OK
+    assert f"targets[0]: matches nothing now: {reason}" in capsys.readouterr().err
+    new_daemon.start()
+    new_daemon.wait_ready()
+    wait_for(lambda: new_daemon.status()["targets"][0]["empty_reason"], "an explanation")
+    empty, full = new_daemon.status()["targets"]
+    assert empty["empty_reason"].startswith(reason)
+    assert not full["empty_reason"]
+    assert f"target t: {reason}" in new_daemon.log.read_text()
+    assert new_daemon.metric("hmd_target_processes", target="t") == 0

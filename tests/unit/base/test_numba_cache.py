@@ -21,6 +21,8 @@ def tripled(value):
 """
 
 
+TYPED = CODE[: CODE.index("@generic")]
+
 BUNDLE = """
 from typing import NamedTuple
 from hmd.base.numba_kernels import Float64s, kernel
@@ -38,15 +40,20 @@ def tripled(_): return {name}.__name__
 """
 
 
+USE = "from functions import *; print(doubled(2), tripled(2))"
+
+
 def _run(
-    folder: Path, environment: dict[str, str], code: str = CODE
+    folder: Path, environment: dict[str, str], code: str = CODE, program: str = USE
 ) -> subprocess.CompletedProcess[str]:
     """Use both kinds of compiled functions in a fresh interpreter."""
-    (folder / "functions.py").write_text(code)
+    source = folder / "functions.py"
+    if not source.exists() or source.read_text() != code:
+        source.write_text(code)
     path = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     others = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     return subprocess.run(
-        [sys.executable, "-c", "from functions import *; print(doubled(2), tripled(2))"],
+        [sys.executable, "-c", program],
         check=True,
         capture_output=True,
         text=True,
@@ -61,10 +68,41 @@ def test_functions_without_writable_cache_are_compiled_with_one_note(tmp_path: P
     assert done.stderr.count("NUMBA_CACHE_DIR") == len(done.stderr.splitlines()) == 1
 
 
-def test_functions_with_cache_are_kept_in_it_without_note(tmp_path: Path) -> None:
-    done = _run(tmp_path, {"NUMBA_CACHE_DIR": str(tmp_path / "cache")})
-    assert (done.stdout, done.stderr) == ("4 6\n", "")
+def test_functions_with_cache_are_kept_in_it_and_noted_where_compiled(tmp_path: Path) -> None:
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    done = _run(tmp_path, cache)
+    assert (done.stdout, done.stderr.count("compiling kernels")) == ("4 6\n", 1)
     assert len(list((tmp_path / "cache").rglob("*.nbi"))) == 2
+    # An installer, or the copy into an image, gives the source another time.
+    os.utime(tmp_path / "functions.py", (1, 1))
+    done = _run(tmp_path, cache)
+    assert (done.stdout, done.stderr) == ("4 6\n", "")
+
+
+def test_cache_that_cannot_be_written_to_is_read(tmp_path: Path) -> None:
+    """As in a container image whose files are read-only; root may write to any folder."""
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    _run(tmp_path, cache)
+    refuse = (
+        "import tempfile\n"
+        "def refuse(**_): raise OSError(30, 'Read-only file system')\n"
+        "tempfile.TemporaryFile = refuse\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(refuse)
+    done = _run(tmp_path, cache)
+    assert (done.stdout, done.stderr) == ("4 6\n", "")
+
+
+def test_pending_kernels_compiled_in_forks_leave_nothing_to_compile(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("from functions import doubled\n" + TYPED)
+    steps = (
+        "import other; from hmd.base.numba_kernels import *; counts = []\n"
+        "compile_pending(lambda *each: counts.append(each))\n"
+        "print(uncompiled(), counts, sorted(pending()), keeps_code())"
+    )
+    done = _run(tmp_path, {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}, program=steps)
+    counts = "[(0, 2), (1, 2), (2, 2)]"
+    assert done.stdout == f"{{}} {counts} ['functions', 'other'] True\n"
 
 
 def test_cached_function_of_a_class_that_is_gone_is_compiled_again(tmp_path: Path) -> None:

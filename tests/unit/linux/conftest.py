@@ -71,6 +71,7 @@ class FakeProc:
             f"{pid} ({name}) {state} {parent} {pid} {pid} 0 -1 {flags} {zeros}7 3 0 0 20 0 1 0"
             f" {start} 4096000 {rss_pages} 18446744073709551615" + " 0" * 27 + "\n"
         )
+        (folder / "comm").write_text(f"{name}\n")
         (folder / "cmdline").write_bytes("\0".join((exe, *args)).encode() + b"\0")
         (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
         (folder / "cgroup").write_text(cgroup)

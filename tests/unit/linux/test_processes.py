@@ -186,7 +186,7 @@ def test_watcher_reused_pid_not_selected(proc: FakeProc) -> None:
 
 def test_watcher_exec_noticed_by_name_or_at_reread(proc: FakeProc) -> None:
     clock = Clock()
-    watch = watcher(proc, TargetSpec("t", exe="server"), clock=clock, reread_s=10)
+    watch = watcher(proc, TargetSpec("t", exe="/opt/server"), clock=clock, reread_s=10)
     proc.add(10, exe="/bin/sh")
     assert pids(watch.scan())["t"] == []
     proc.add(10, exe="/opt/server")

@@ -77,9 +77,10 @@ def install() -> str:
     drop_ins = Path("/etc/systemd/system/hmd.service.d")
     drop_ins.mkdir(parents=True)
     (drop_ins / "50-here.conf").write_text(HERE)
-    shown = run(sys.executable, "-m", "hmd", "enable", "--yes", "--no-start", "--accept-writable")
-    kernels = Path("/var/cache/hmd")
+    kernels = Path("/var/cache/hmd")  # before hmd enable, which would compile them here
     shutil.copytree(os.environ["NUMBA_CACHE_DIR"], kernels, dirs_exist_ok=True)
+    run("chmod", "-R", "a+rX", str(kernels))
+    shown = run(sys.executable, "-m", "hmd", "enable", "--yes", "--no-start", "--accept-writable")
     run("chown", "-R", "hmd:", str(kernels))
     return shown
 
