@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test test-slow test-arm64 lint format format-c compile-commands site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-reaction bench-hostile test-hostile bench-tensors bench-learned train clean
+.PHONY: help setup demo unit test test-slow test-arm64 lint format format-c compile-commands site pictures wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-reaction bench-hostile test-hostile bench-tensors bench-learned train clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --strict-skips --durations 20
@@ -58,6 +58,9 @@ compile-commands: setup ## Write compile_commands.json, with which clangd reads 
 
 site: setup ## Build the documentation into build/site; a broken link fails
 	@mkdocs build --strict
+
+pictures: setup ## Draw the pictures of the documents from docs/results; docs/images
+	$(PYTHON) -m bench.documents.pictures
 
 wheel: setup ## Build source distribution and wheel; build/dist/
 	@rm -rf build/dist

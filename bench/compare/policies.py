@@ -30,12 +30,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.compare.campaign import CampaignResults, run_cases
 from bench.compare.comparison_case import (
     RATIOS,
-    SWEPT,
     THP,
     CaseResult,
     ComparisonCase,
@@ -67,11 +66,7 @@ from bench.compare.testbed import DILATION, PRESET
 from bench.documents.markdown import commit
 from bench.suite.program import load_program
 from hmd.base.errors import HmdError
-
-WHOLE = ("all-fast", "all-slow")
-
-_FAMILIES = {"kernel-tiering": "Purples", "damon": "Greens", "hmd": "Oranges"}
-"""Colour maps by the start of a system's name; systems that move no page are grey."""
+from hmd.cli.plots import picture
 
 PROGRAMS = (
     *("betweenness", "drift", "index", "phases", "sat", "updates_moving", "updates_scattered"),
@@ -88,80 +83,83 @@ LARGE = ("updates_large_moving", "updates_large_scattered")
 1:2 with pages of 4 KiB and with huge pages, and in no mean over programs."""
 
 
+_MARKS: Final = {
+    "kernel-tiering": ("s", "0.55"),
+    "damon": ("o", "tab:orange"),
+    HMD_DEFAULT: ("D", "tab:blue"),
+}
+"""Marker and colour of each system that is drawn; apart without colours too."""
+
+
 def draw(document: Mapping[str, Any], path: Path) -> None:
-    """Write a PNG file with one panel per ratio and one group of bars per program."""
-    import matplotlib
+    """Draw the speed of each system over first touch: a panel per ratio, a row per program."""
+    took = _seconds_of(document)
+    ratios = [r for r in document["ratios"] if any(key[1] == r for key in took)]
+    programs = sorted(
+        document["programs"], key=lambda name: _speed(took, name, ratios[0], HMD_DEFAULT)
+    )
+    height = 1.6 + 0.23 * len(programs)
+    with picture(path, 1, len(ratios), squeeze=False, sharey=True, figsize=(7, height)) as drawn:
+        figure, axes = drawn
+        for axis, ratio in zip(axes[0], ratios, strict=True):
+            for system, (marker, colour) in _MARKS.items():
+                speed = [_speed(took, name, ratio, system) or None for name in programs]
+                label = f"hmd ({system.partition(':')[2]})" if ":" in system else system
+                axis.plot(
+                    speed, range(len(programs)), marker, color=colour, label=label, markersize=6
+                )
+            axis.axvline(1, color="black", linewidth=0.8)
+            axis.set_title(f"fast memory {ratio}", fontsize=10)
+            axis.grid(alpha=0.4)
+        axes[0, 0].set_yticks(range(len(programs)), programs)
+        figure.supxlabel("speed over first touch (right of the line is faster)", fontsize=10)
+        figure.suptitle("  ", fontsize=14)
+        handles = axes[0, 0].get_legend_handles_labels()
+        figure.legend(*handles, loc="upper center", ncols=len(_MARKS), frameon=False)
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    took = {
+def draw_policies(document: Mapping[str, Any], path: Path) -> None:
+    """Draw the speed of each of hmd's policies over first touch, where all of them ran."""
+    took, ratio = _seconds_of(document), document["ratios"][0]
+    names = [name for name in document["systems"] if name.startswith("hmd:") and "@" not in name]
+    programs = [
+        program
+        for program in document["programs"]
+        if all(_speed(took, program, ratio, name) for name in names)
+    ]
+    rows = sorted(
+        [[_speed(took, program, ratio, name) for name in names] for program in programs],
+        key=lambda row: -row[names.index(HMD_DEFAULT)],
+    )
+    programs.sort(key=lambda program: -_speed(took, program, ratio, HMD_DEFAULT))
+    with picture(path, figsize=(7, 1.2 + 0.3 * len(programs))) as (figure, axes):
+        axes.imshow(rows, cmap="Blues", aspect="auto", vmin=0.8)
+        for row, speeds in enumerate(rows):
+            for column, speed in enumerate(speeds):
+                best = "bold" if speed == max(speeds) else "normal"
+                dark = "white" if speed > 0.6 * max(map(max, rows)) + 0.32 else "black"
+                axes.text(
+                    column, row, f"{speed:.2f}", ha="center", va="center", color=dark, weight=best
+                )
+        axes.set_xticks(range(len(names)), [name.partition(":")[2] for name in names])
+        axes.set_yticks(range(len(programs)), programs)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        figure.supxlabel(
+            f"speed over first touch at {ratio}; the best of a row is bold", fontsize=10
+        )
+
+
+def _seconds_of(document: Mapping[str, Any]) -> dict[tuple[str, str, str], float]:
+    return {
         (c["program"], c["ratio"], c["system"]): c["modelled_seconds"] for c in document["cases"]
     }
-    ratios = [r for r in document["ratios"] if any(key[1] == r for key in took)]
-    systems = [
-        s
-        for s in document["systems"]
-        if s not in WHOLE and s != FIRST.name and not s.endswith((SWEPT, THP))
-    ]
-    programs = document["programs"]
-    if not ratios or not systems:
-        return
-    height = 3.2 * len(ratios) + 0.6
-    figure, axes = plt.subplots(len(ratios), 1, figsize=(12, height), squeeze=False)
-    colours = _colours(systems)
-    for axis, ratio in zip(axes[:, 0], ratios, strict=True):
-        width = 0.85 / len(systems)
-        for number, system in enumerate(systems):
-            at = [row - 0.42 + (number + 0.5) * width for row in range(len(programs))]
-            axis.bar(
-                at,
-                [_speed(took, name, ratio, system) for name in programs],
-                width,
-                label=system,
-                color=colours[system],
-            )
-        _mark(axis, [_speed(took, name, ratio, "all-fast", of="whole") for name in programs], ":")
-        _mark(axis, [_speed(took, name, ratio, "oracle") for name in programs], "-")
-        axis.axhline(1, color="black", linewidth=0.6)
-        axis.set_xticks(range(len(programs)), programs, rotation=20, ha="right")
-        axis.set_ylabel(f"{ratio}: speed over first touch")
-    figure.legend(
-        *axes[0, 0].get_legend_handles_labels(), fontsize="small", ncols=6, loc="upper center"
-    )
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / height))
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
-def _colours(systems: Sequence[str]) -> dict[str, Any]:
-    """Return a colour per system: a shade of its family, the last one darkest."""
-    import matplotlib
-
-    family = {s: next((f for f in _FAMILIES if s.startswith(f)), "") for s in systems}
-    members = {f: [s for s in systems if family[s] == f] for f in set(family.values())}
-    return {
-        system: matplotlib.colormaps[_FAMILIES.get(name, "Greys")](
-            0.25 + 0.5 * (members[name].index(system) + 1) / len(members[name])
-        )
-        for system, name in family.items()
-    }
-
-
-def _mark(axis: Any, heights: Sequence[float], style: str) -> None:
-    """Draw a line over each program's bars; none where the height is 0."""
-    for row, height in enumerate(heights):
-        if height:
-            axis.hlines(height, row - 0.45, row + 0.45, "black", style, linewidth=1)
-
-
-def _speed(took: Mapping[Any, float], program: str, ratio: str, system: str, of: str = "") -> float:
-    """Return first touch's runtime over that of a system; 0 where either is missing.
-
-    ``of`` is the system's ratio where that is another.
-    """
+def _speed(took: Mapping[Any, float], program: str, ratio: str, system: str) -> float:
+    """Return first touch's runtime over that of a system; 0 where either is missing."""
     base = took.get((program, ratio, FIRST.name))
-    mine = took.get((program, of or ratio, system))
+    mine = took.get((program, ratio, system))
     return base / mine if base and mine else 0.0
 
 
@@ -245,6 +243,7 @@ def main() -> int:
         makers = (speedups, classes, ratios, moved, policy_summary, contention, swept, huge_paged)
         OUTPUT.with_suffix(".md").write_text("\n\n".join(make(measured) for make in makers) + "\n")
         draw(document, OUTPUT.with_suffix(".png"))
+        draw_policies(document, OUTPUT.with_name("policies-of-hmd.png"))
     show(document, committed)
     if not asked:
         show_figures(document)

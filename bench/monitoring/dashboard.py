@@ -6,7 +6,7 @@
 TRACE is a miss recording, by `hmd simulate --record` or of the suite (build/suite/streams). The
 daemon's heat, policy and mover run on it in modelled time, with a quarter of its memory fast. Each
 tick of 10 modelled ms is passed to an observer, one per second, and Prometheus scrapes the metrics.
-Needs the extra plot.
+The memory that it shows is that of this process, with the recording. Needs the extra plot.
 
 The dashboard's panels in Grafana's arrangement, drawn from the answers of a Prometheus.
 """
@@ -34,7 +34,7 @@ from hmd.metrics.observer import (
     resident_pages,
 )
 from hmd.metrics.status import Stage, TickWatch
-from hmd.policy.builtin.histogram import Histogram
+from hmd.policy.builtin.benefit import Benefit
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.periods import RecordTime
 from hmd.sample.sampler import CAPABILITIES, SamplerStats
@@ -45,7 +45,7 @@ from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings
 COLUMNS, WIDTH_IN, ROW_IN = 24, 22.0, 0.36
 POINTS = 240
 COLOURS = 64
-MARGIN = {"left": 0.45, "right": 0.1, "top": 0.32, "bottom": 0.75}
+MARGIN = {"left": 0.7, "right": 0.1, "top": 0.32, "bottom": 0.75}
 """Margins of a panel in inches, for ticks, title and legend."""
 SCALES = {
     "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")),
@@ -53,6 +53,9 @@ SCALES = {
     "s": ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
     "percentunit": ((0.01, "%"),),
 }
+
+_SHORT = 5
+"""Characters of a unit that the ticks of an axis have room for; longer ones are in the title."""
 
 ADDRESS = "127.0.0.1:9744"
 TICK_S = 1.0
@@ -108,6 +111,8 @@ def _box(place: Mapping[str, int], height: int, kind: str) -> tuple[float, float
 def _lines(
     axes: Any, panel: DashboardPanel, prometheus: Prometheus, when: tuple[float, float, float]
 ) -> None:
+    from matplotlib.ticker import MultipleLocator
+
     defaults = panel.raw["fieldConfig"]["defaults"]
     overrides = panel.raw["fieldConfig"]["overrides"]
     below = overrides[0]["matcher"]["options"].strip("/") if overrides else None
@@ -138,17 +143,25 @@ def _lines(
     if defaults.get("max") is not None:
         axes.set_ylim(top=defaults["max"] / scale)
     axes.set_xlim(0, when[1] - when[0])
+    axes.xaxis.set_major_locator(MultipleLocator(60))
+    axes.xaxis.set_major_formatter(lambda second, _: f"{second // 60:.0f}:{second % 60:02.0f}")
+    short = unit if len(unit) <= _SHORT else ""
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g} {short}".rstrip())
     axes.grid(alpha=0.3, linewidth=0.5)
-    axes.tick_params(labelsize=7.5, length=2)
+    axes.tick_params(labelsize=9, length=2)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.set_title(f"{panel.title} ({unit})" if unit else panel.title, fontsize=9, loc="left")
-    columns = min(max(len(series), 1), 4)
+    axes.set_title(
+        panel.title if short == unit else f"{panel.title} ({unit})", fontsize=10, loc="left"
+    )
+    if not series:
+        return
+    columns = min(len(series), 4)
     axes.legend(
         loc="upper left",
         bbox_to_anchor=(0, -0.12),
         ncol=columns,
-        fontsize=7.5,
+        fontsize=9,
         frameon=False,
         borderaxespad=0,
         handlelength=1,
@@ -163,10 +176,10 @@ def _bars(axes: Any, panel: DashboardPanel, prometheus: Prometheus, now_s: float
     values = [one.last / scale for one in series]
     axes.barh(names, values, color="tab:green", alpha=0.5)
     for row, (name, value) in enumerate(zip(names, values, strict=True)):
-        axes.text(0, row, f" {name}: {value:.3g} {unit}", va="center", fontsize=7.5)
+        axes.text(0, row, f" {name}: {value:.3g} {unit}", va="center", fontsize=9)
     axes.invert_yaxis()
     axes.set_axis_off()
-    axes.set_title(panel.title, fontsize=9, loc="left")
+    axes.set_title(panel.title, fontsize=10, loc="left")
 
 
 def _figure(axes: Any, panel: DashboardPanel, prometheus: Prometheus, now_s: float) -> None:
@@ -190,7 +203,7 @@ def _figure(axes: Any, panel: DashboardPanel, prometheus: Prometheus, now_s: flo
     axes.set_yticks([])
     for side in axes.spines.values():
         side.set_alpha(0.2)
-    axes.set_title(panel.title, fontsize=9, loc="left")
+    axes.set_title(panel.title, fontsize=10, loc="left")
 
 
 def _name(legend: str, series: Series) -> str:
@@ -245,7 +258,7 @@ class ObservedSimulation:
 
     def __init__(self, machine: SimulatedMachine, name: str) -> None:
         self.machine = machine
-        self.daemon = SimulatedDaemon(machine, Histogram(), SimulationSettings())
+        self.daemon = SimulatedDaemon(machine, Benefit(), SimulationSettings())
         sampler = SampledProgram(machine, self.daemon.settings.sampling)
         inputs = self.daemon.inputs
         self.daemon.inputs = replace(

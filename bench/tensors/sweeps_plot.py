@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The picture of docs/results/tensors.json: shares of the ideal over the sizes of memory tiers.
-
-python -m bench.tensors.sweeps_plot          writes docs/images/tensor-sweeps.png
-"""
+"""The picture of docs/results/tensors.json: shares of the ideal over the sizes of memory tiers."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-OUT: Final = _ROOT / "docs/images/tensor-sweeps.png"
 PUBLISHED: Final = _ROOT / "docs/results/tensors.json"
 RULES: Final = "strict"
 PLANNERS: Final = {
@@ -81,7 +76,3 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     plt.close(figure)
-
-
-if __name__ == "__main__":
-    draw(json.loads(PUBLISHED.read_text()), OUT)

@@ -20,7 +20,7 @@ The daemon keeps 300 ticks of its largest processes. Pictures need matplotlib (e
 
 EXAMPLES = """\
 examples:
-  hmd heatmap --pid 4711 -o redis.png    time on x, addresses on y; left heat, right tier
+  hmd heatmap --pid 4711 -o redis.png    time on x, addresses on y; above heat, below tier
   hmd heatmap --json                     the data, for other programs
 """
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output = parser.add_mutually_exclusive_group(required=True)
     output.add_argument("-o", "--output", type=Path, metavar="FILE", help="a .png, .svg or .pdf")
-    add_flag(output, "--json", "print JSON: seconds, 2 MiB chunks, pages by tier")
+    add_flag(output, "--json", "print JSON: seconds, bins of at most 2 MiB, pages by tier")
     parser.set_defaults(func=run)
 
 

@@ -36,6 +36,8 @@ _MAX_LIFETIMES: Final = 400
 """Lifetimes drawn: those of the largest tensors."""
 _TIME_BINS: Final = 200
 _GRID_COLUMNS, _GRID_ROWS = 400, 400
+_NO_MEMORY: Final = "0.85"
+"""Grey, for addresses without pages or samples."""
 
 
 def check_picture(file: Path | None, instead: str = "") -> None:
@@ -97,30 +99,33 @@ def draw_heatmap(
     Raises TargetError where the document has none of this process.
     """
     seen = grid(document, pid)
-    with picture(file, 1, 2, instead="or use --json", sharey=True, figsize=(12, 6)) as drawn:
-        from matplotlib.colors import LogNorm
-
-        figure, (left, right) = drawn
+    with picture(file, 2, instead="or use --json", sharex=True, figsize=(7, 7)) as drawn:
+        figure, (above, below) = drawn
         warmest = float(np.nanmax(seen.heat, initial=0.0)) or 1.0
         last = seen.seconds[-1] - seen.seconds[-2] if len(seen.seconds) > 1 else 1.0
         edges = [*seen.seconds.tolist(), float(seen.seconds[-1] + (last or 1.0))]
         floor = np.arange(len(seen.address) + 1)
-        hot = left.pcolormesh(
-            edges,
-            floor,
-            np.maximum(seen.heat, warmest / 1e3),
-            cmap="inferno",
-            norm=LogNorm(warmest / 1e3, warmest),
-        )
-        figure.colorbar(hot, ax=left, label="heat (accesses per page and second)")
-        tier = right.pcolormesh(edges, floor, seen.fast, cmap="coolwarm_r", vmin=0, vmax=1)
-        figure.colorbar(tier, ax=right, label="share of pages on the fastest tier")
-        left.set_title(title or f"heat, pid {pid}")
-        right.set_title("tier")
-        _mark_addresses(left, seen.address)
-        left.set_ylabel("address (parts without memory left out)")
-        for axes in (left, right):
-            axes.set_xlabel("seconds")
+        colours = _heat_colours(warmest / 1e3, warmest)
+        hot = above.pcolormesh(edges, floor, np.maximum(seen.heat, warmest / 1e3), **colours)
+        figure.colorbar(hot, ax=above, label="accesses per page and second")
+        tier = below.pcolormesh(edges, floor, seen.fast * 100, cmap="Blues", vmin=0, vmax=100)
+        figure.colorbar(tier, ax=below, label="pages in fast memory (%)")
+        above.set_title(title or f"pid {pid}: heat of its memory, and where it lies")
+        below.set_xlabel("seconds")
+        for axes in (above, below):
+            axes.set_facecolor(_NO_MEMORY)
+            axes.set_ylabel("address")
+            _mark_addresses(axes, seen.address)
+
+
+def _heat_colours(coldest: float, warmest: float) -> dict[str, Any]:
+    """Return the colours of heat, none of which is black: the least can be seen on any ground."""
+    from matplotlib import colormaps
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
+    seen = colormaps["inferno"](np.linspace(0.2, 1.0, 256))
+    colours = LinearSegmentedColormap.from_list("heat", seen)
+    return {"cmap": colours, "norm": LogNorm(coldest, warmest)}
 
 
 def draw_lifetimes(trace: TensorTrace, file: Path) -> None:
@@ -263,18 +268,15 @@ def draw_trace(trace: Trace, file: Path) -> None:
     cell = place // pages_per_row * _GRID_COLUMNS + column
     count = np.bincount(cell, minlength=rows * _GRID_COLUMNS).reshape(rows, _GRID_COLUMNS)
     with picture(file, figsize=(12, 6)) as (figure, axes):
-        from matplotlib.colors import LogNorm
-
         shown = axes.imshow(
             np.ma.masked_equal(count, 0),
             origin="lower",
             aspect="auto",
             interpolation="nearest",
             extent=(0, span_ns / 1e9, 0, rows),
-            cmap="inferno",
-            norm=LogNorm(1, max(2, int(count.max()))),
+            **_heat_colours(1, max(2, int(count.max()))),
         )
-        axes.set_facecolor("black")
+        axes.set_facecolor(_NO_MEMORY)
         figure.colorbar(shown, ax=axes, label="samples")
         _mark_addresses(axes, pages[::pages_per_row] * np.uint64(PAGE_BYTES))
         axes.set_ylabel("address (pages without samples left out)")

@@ -79,7 +79,7 @@ def read_heat_map(answer: bytes) -> HeatMap:
     processes = [process for moment in heat_map.moments for process in moment.processes]
     _check(
         all(
-            len(p.chunk) == len(p.heat) == len(p.pages)
+            len(p.bin) == len(p.heat) == len(p.pages)
             and all(len(pages) == heat_map.tiers for pages in p.pages)
             for p in processes
         ),

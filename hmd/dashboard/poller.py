@@ -126,7 +126,8 @@ def process_key(process: ProcessHeat | ProcessStatus) -> str:
 def _columns(process: ProcessHeat) -> Mapping[str, npt.NDArray[Any]]:
     """Return the rows of a process as arrays."""
     return {
-        "chunk": np.array(process.chunk, np.uint64),
+        "bin_bytes": np.array(process.bin_bytes, np.int64),
+        "bin": np.array(process.bin, np.uint64),
         "heat": np.array(process.heat, np.float32),
         "pages": np.array(process.pages, np.int32),
     }

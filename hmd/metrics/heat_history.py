@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The last minutes of heat: thinned summaries of the largest processes after each tick.
 
-A summary has at most ``MAX_BINS`` bins of whole chunks (2 MiB), so that its size does not depend
-on the process. Recording costs a pass over the ``node`` column (1 byte per page); large tables are
-recorded on fewer ticks.
+A summary has at most ``MAX_BINS`` bins, so that its size does not depend on the process: parts of
+chunks (2 MiB) down to single pages, whole chunks, or several. Recording costs a pass over the
+``node`` column (1 byte per page); large tables are recorded on fewer ticks.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ class HeatSummary:
     """One process after one tick; columns have one row per bin.
 
     ``address`` is the start of a bin, ``heat`` the mean accesses per second of its pages,
-    ``pages`` the resident pages by tier, shape ``(bins, tiers)``.
+    ``pages`` the resident pages by tier, shape ``(bins, tiers)``. ``bin_bytes`` is the size of a
+    bin, or of its first chunk.
     """
 
     process: ProcessId
     target: str
+    bin_bytes: int
     address: npt.NDArray[np.uint64]
     heat: npt.NDArray[np.float32]
     pages: npt.NDArray[np.int32]
@@ -99,12 +101,12 @@ class HeatHistory:
             names = {heat.processes[slot]: tick.targets[slot] for slot in largest.tolist()}
         else:
             names = dict(zip(tick.processes, tick.targets, strict=True))
-        mean_heat = heat.chunk_rates() / CHUNK_PAGES
+        rates = heat.chunk_rates()
         self._snapshots.append(
             HeatSnapshot(
                 tick.now_s,
                 tuple(
-                    self._summary(heat, mean_heat, slot, names.get(heat.processes[slot], ""))
+                    self._summary(heat, rates, slot, names.get(heat.processes[slot], ""))
                     for slot in largest.tolist()
                     if sizes[slot]
                 ),
@@ -131,41 +133,76 @@ class HeatHistory:
         return f'{{"tiers":{self._tiers},"moments":[{moments}]}}'.encode()
 
     def _summary(
-        self, heat: HeatTable, mean_heat: npt.NDArray[np.float64], slot: int, target: str
+        self, heat: HeatTable, rates: npt.NDArray[np.float64], slot: int, target: str
     ) -> HeatSummary:
-        """Return one process's summary; ``mean_heat`` is a page's heat by chunk."""
+        """Return one process's summary; ``rates`` are accesses per second by chunk."""
         columns, used = heat.chunks.columns, heat.chunks.used
         rows = np.flatnonzero(columns.process[:used] == slot)
         rows = rows[np.argsort(columns.address[rows])]
-        starts = np.arange(0, len(rows), -(-len(rows) // MAX_BINS))
-        pages = self._pages(columns, rows)
-        chunks = np.diff(np.append(starts, len(rows)))
+        parts = _parts(len(rows))
+        starts = np.arange(0, len(rows) * parts, -(-len(rows) // MAX_BINS))
+        bins = np.diff(np.append(starts, len(rows) * parts))
+        offsets = np.arange(parts, dtype=np.uint64) * np.uint64(CHUNK_BYTES // parts)
+        address = (columns.address[rows][:, None] + offsets).ravel()
+        page_heat = _part_rates(columns, rates, rows, parts).ravel() / (CHUNK_PAGES // parts)
+        pages = self._pages(columns, rows, parts).reshape(-1, self._tiers)
         return HeatSummary(
             process=heat.processes[slot],
             target=target,
-            address=columns.address[rows[starts]],
-            heat=(np.add.reduceat(mean_heat[rows], starts) / chunks).astype(np.float32),
+            bin_bytes=CHUNK_BYTES // parts,
+            address=address[starts],
+            heat=(np.add.reduceat(page_heat, starts) / bins).astype(np.float32),
             pages=np.add.reduceat(pages, starts, axis=0).astype(np.int32),
         )
 
-    def _pages(self, columns: ChunkColumns, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return the resident pages of some chunks by tier, shape ``(k, tiers)``."""
-        pages = np.zeros((len(rows), self._tiers), np.int64)
+    def _pages(
+        self, columns: ChunkColumns, rows: npt.NDArray[np.intp], parts: int
+    ) -> npt.NDArray[np.int64]:
+        """Return resident pages of parts of chunks by tier, shape ``(chunks, parts, tiers)``."""
+        pages = np.zeros((len(rows), parts, self._tiers), np.int64)
         detail = columns.page_slot[rows]
         paged, whole = np.flatnonzero(detail >= 0), np.flatnonzero(detail < 0)
-        tier = self._tier[columns.node[detail[paged]].view(np.uint8)]
+        tier = self._tier[columns.node[detail[paged]].view(np.uint8)].reshape(len(paged), parts, -1)
         for t in range(self._tiers):
-            pages[paged, t] = np.count_nonzero(tier == t, axis=1)
+            pages[paged, :, t] = np.count_nonzero(tier == t, axis=2)
         tier = self._tier[columns.chunk_node[rows[whole]].view(np.uint8)]
         known = whole[tier >= 0]
-        pages[known, tier[tier >= 0]] = columns.resident[rows[known]]
+        # Where in a coarse chunk its pages lie is not known: each part has as many as another.
+        resident = columns.resident[rows[known], None]
+        pages[known, :, tier[tier >= 0]] = np.diff(resident * np.arange(parts + 1) // parts)
         return pages
+
+
+def _parts(chunks: int) -> int:
+    """Return into how many bins a chunk of a process is divided: a power of 2, at most 512."""
+    return 1 << min(MAX_BINS // chunks, CHUNK_PAGES).bit_length() - 1 if chunks < MAX_BINS else 1
+
+
+def _part_rates(
+    columns: ChunkColumns,
+    rates: npt.NDArray[np.float64],
+    rows: npt.NDArray[np.intp],
+    parts: int,
+) -> npt.NDArray[np.float64]:
+    """Return accesses per second of parts of chunks, shape ``(chunks, parts)``.
+
+    The pages of a chunk have its rate in proportion to their counts.
+    """
+    shares = np.full((len(rows), parts), 1 / parts)
+    if parts > 1:
+        slots = columns.page_slot[rows]
+        paged = np.flatnonzero(slots >= 0)
+        counts = columns.heat[slots[paged]] + columns.recent[slots[paged]]
+        sums = counts.reshape(len(paged), parts, -1).sum(axis=2, dtype=np.float64)
+        total = sums.sum(axis=1, keepdims=True)
+        shares[paged] = np.divide(sums, total, out=shares[paged], where=total > 0)
+    return shares * rates[rows, None]
 
 
 def _json(summary: HeatSummary) -> str:
     """Return a summary as JSON, column by column: no dictionary of millions of numbers."""
     columns = {
-        "chunk": str((summary.address // np.uint64(CHUNK_BYTES)).tolist()),
+        "bin": str((summary.address // np.uint64(summary.bin_bytes)).tolist()),
         "heat": f"[{','.join(map('{:.3g}'.format, summary.heat.tolist()))}]",
         "pages": str(summary.pages.tolist()),
     }
@@ -173,6 +210,7 @@ def _json(summary: HeatSummary) -> str:
         "pid": summary.process.pid,
         "start_ticks": summary.process.start_ticks,
         "target": summary.target,
+        "bin_bytes": summary.bin_bytes,
     }
     rows = "".join(f',"{name}":{cells}' for name, cells in columns.items()).replace(" ", "")
     return json.dumps(head, separators=(",", ":"))[:-1] + rows + "}"

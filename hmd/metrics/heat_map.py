@@ -32,7 +32,10 @@ MAX_PROCESSES: Final = 8
 MAX_ROWS: Final = 512
 """Rows of a grid."""
 
-ChunkNumber = Annotated[int, Field(ge=0, lt=2**43)]
+_MAX_DIVISION: Final = 16
+"""Into how many rows of a grid a bin is divided at most."""
+
+BinNumber = Annotated[int, Field(ge=0, lt=2**52)]
 BinHeat = Annotated[float, Field(ge=0, le=1e30)]
 BinPages = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -41,14 +44,16 @@ BinPages = Annotated[int, Field(ge=0, lt=2**31)]
 class ProcessHeat:
     """One process's memory at one moment, one row per bin.
 
-    A bin begins at the address ``chunk`` times 2 MiB; ``heat`` is the mean of accesses per second
-    of its pages, ``pages`` are its resident pages by tier.
+    A bin begins at the address ``bin`` times ``bin_bytes``, which is 2 MiB, or less for processes
+    so small that ``MAX_BINS`` show more. ``heat`` is the mean of accesses per second of its pages,
+    ``pages`` are its resident pages by tier.
     """
 
     pid: Count
     start_ticks: Count
     target: Text
-    chunk: Annotated[list[ChunkNumber], Field(max_length=MAX_BINS)]
+    bin_bytes: Annotated[int, Field(ge=1, le=CHUNK_BYTES)]
+    bin: Annotated[list[BinNumber], Field(max_length=MAX_BINS)]
     heat: Annotated[list[BinHeat], Field(max_length=MAX_BINS)]
     pages: Annotated[
         list[Annotated[list[BinPages], Field(max_length=MAX_TIERS)]], Field(max_length=MAX_BINS)
@@ -111,30 +116,53 @@ def grid(document: Mapping[str, Any], pid: int) -> HeatGrid:
 def grid_of(
     moments: Sequence[tuple[float, Mapping[str, Any]]], max_rows: int = MAX_ROWS
 ) -> HeatGrid:
-    """Return the grid of one process's moments, each a time and the columns of ``ProcessHeat``."""
-    chunks = np.unique(np.concatenate([np.asarray(p["chunk"], np.uint64) for _, p in moments]))
-    rows = chunks[:: -(-len(chunks) // max_rows)]
+    """Return the grid of one process's moments, each a time and the columns of ``ProcessHeat``.
+
+    Rows are as large as bins of the last moment, but at least 1/16 of the largest of all.
+    """
+    sizes = [int(process["bin_bytes"]) for _, process in moments]
+    row_bytes = max(sizes[-1], max(sizes) // _MAX_DIVISION)
+    columns = [_divided(process, row_bytes) for _, process in moments]
+    bins = np.unique(np.concatenate([number for number, _, _ in columns]))
+    rows = bins[:: -(-len(bins) // max_rows)]
     heat = np.full((len(rows), len(moments)), np.nan)
     fast = np.full_like(heat, np.nan)
-    for column, (_, process) in enumerate(moments):
-        _fill(heat[:, column], fast[:, column], rows, process)
+    for column, found in enumerate(columns):
+        _fill(heat[:, column], fast[:, column], rows, *found)
     times = np.array([now_s for now_s, _ in moments])
-    return HeatGrid(rows * np.uint64(CHUNK_BYTES), times - times[0], heat, fast)
+    return HeatGrid(rows * np.uint64(row_bytes), times - times[0], heat, fast)
+
+
+def _divided(
+    process: Mapping[str, Any], row_bytes: int
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return a process's bins, those larger than a row in parts: number of row, heat, pages."""
+    bin_bytes = int(process["bin_bytes"])
+    parts = max(1, bin_bytes // row_bytes)
+    start = np.asarray(process["bin"], np.uint64)[:, None] * np.uint64(bin_bytes)
+    row = (start + np.arange(parts, dtype=np.uint64) * np.uint64(row_bytes)) // np.uint64(row_bytes)
+    pages = np.asarray(process["pages"], np.float64).reshape(len(start), -1) / parts
+    return (
+        row.ravel(),
+        np.repeat(np.asarray(process["heat"], np.float64), parts),
+        np.repeat(pages, parts, axis=0),
+    )
 
 
 def _fill(
     heat: npt.NDArray[np.float64],
     fast: npt.NDArray[np.float64],
     rows: npt.NDArray[np.uint64],
-    process: Mapping[str, Any],
+    bins: npt.NDArray[np.uint64],
+    bin_heat: npt.NDArray[np.float64],
+    pages: npt.NDArray[np.float64],
 ) -> None:
     """Fill one moment; a row has the mean of its bins."""
-    row = np.searchsorted(rows, np.asarray(process["chunk"], np.uint64), side="right") - 1
+    row = np.searchsorted(rows, bins, side="right") - 1
     count = np.bincount(row, minlength=len(rows))
-    pages = np.asarray(process["pages"], np.float64).reshape(len(row), -1)
     total = np.bincount(row, pages.sum(axis=1), len(rows))
     parts = (
-        (heat, np.bincount(row, process["heat"], len(rows)), count),
+        (heat, np.bincount(row, bin_heat, len(rows)), count),
         (fast, np.bincount(row, pages[:, 0], len(rows)), total),
     )
     for column, sums, divisor in parts:

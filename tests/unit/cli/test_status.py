@@ -79,7 +79,8 @@ HEATMAP = {
                     "pid": 101,
                     "start_ticks": 5,
                     "target": "redis",
-                    "chunk": [100, 101, 500],
+                    "bin_bytes": 2 << 20,
+                    "bin": [100, 101, 500],
                     "heat": [float(i), 5.0, 0.0],
                     "pages": [[512, 0], [0, 512], [0, 0]],
                 }

@@ -13,17 +13,19 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hmd.base.errors import UnreachableError
+from hmd.base.units import PAGE_BYTES
 from hmd.control.requests import ControlRequest
 from hmd.control.status_json import read_heat_map, read_status, status_answer
 from hmd.control.status_socket import StatusSocket
 from hmd.dashboard.poller import LINES, MOMENTS, POINTS, ROUNDS, ROWS, HeatGrids, History, Poller
 from hmd.metrics.heat_history import HeatHistory, HeatSnapshot
-from hmd.metrics.heat_map import HeatMap
+from hmd.metrics.heat_map import MAX_BINS, HeatMap
 from hmd.metrics.status import Status
 from tests.unit.dashboard.machine import PROGRAMS, STARTED_S, Machine
 
@@ -106,12 +108,27 @@ def test_poller_heat_map_last_column_equals_daemon_snapshot(
     kept_s = watched._heat.last_s
     moment = next(m for m in heat_map["moments"] if m["now_s"] == kept_s)
     own = next(p for p in moment["processes"] if p["pid"] == PROGRAMS[0].process.pid)
-    assert shown["address"] == [f"{chunk << 21:x}" for chunk in own["chunk"]]
-    assert [row[-1] for row in shown["heat"]] == pytest.approx(own["heat"], rel=0.01)
-    pages = [fast / (fast + slow) for fast, slow in own["pages"]]
-    assert [row[-1] for row in shown["fast"]] == pytest.approx(pages, rel=0.01)
+    per_row = -(-len(own["bin"]) // ROWS)
+    first = range(0, len(own["bin"]), per_row)
+    assert shown["address"] == [f"{own['bin'][at] * own['bin_bytes']:x}" for at in first]
+    heat = [np.mean(own["heat"][at : at + per_row]) for at in first]
+    assert [row[-1] for row in shown["heat"]] == pytest.approx(heat, rel=0.01)
+    pages = [np.sum(own["pages"][at : at + per_row], axis=0) for at in first]
+    fast = [fast / (fast + slow) for fast, slow in pages]
+    assert [row[-1] for row in shown["fast"]] == pytest.approx(fast, rel=0.01)
     assert shown["age_s"][-1] == 0
     assert watched.heat("1:1") is None
+
+
+def test_heat_map_small_process_bins_smaller_than_chunks(heat_map: Document) -> None:
+    moment = heat_map["moments"][-1]["processes"]
+    for program in PROGRAMS:
+        own = next(p for p in moment if p["pid"] == program.process.pid)
+        bytes_of_bins = program.mib << 20
+        assert own["bin_bytes"] < 2 << 20
+        assert len(own["bin"]) <= MAX_BINS
+        assert len(own["bin"]) * own["bin_bytes"] == bytes_of_bins
+        assert np.sum(own["pages"]) * PAGE_BYTES == bytes_of_bins
 
 
 def test_history_many_ticks_bounded(status: Document) -> None:
@@ -131,7 +148,8 @@ def test_history_many_ticks_bounded(status: Document) -> None:
 def test_heat_grids_many_snapshots_bounded(heat_map: Document) -> None:
     history, outline = HeatGrids(600), heat_map["moments"][-1]["processes"][0]
     large = outline | {
-        "chunk": list(range(512)),
+        "bin_bytes": 2 << 20,
+        "bin": list(range(512)),
         "heat": [1.0] * 512,
         "pages": [[512, 0]] * 512,
     }

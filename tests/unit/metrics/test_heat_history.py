@@ -21,6 +21,7 @@ def test_heat_snapshot_as_json_rounded_and_cached() -> None:
     summary = HeatSummary(
         REDIS,
         'a "b" c',
+        2 << 20,
         np.array([2 << 21, 1 << 45], np.uint64),
         np.array([0.12345, 12345.0], np.float32),
         np.array([[512, 0], [1, 7]], np.int32),
@@ -31,7 +32,8 @@ def test_heat_snapshot_as_json_rounded_and_cached() -> None:
         "pid": REDIS.pid,
         "start_ticks": REDIS.start_ticks,
         "target": 'a "b" c',
-        "chunk": [2, 1 << 24],
+        "bin_bytes": 2 << 20,
+        "bin": [2, 1 << 24],
         "heat": [0.123, 12300.0],
         "pages": [[512, 0], [1, 7]],
     }
@@ -43,7 +45,7 @@ def test_heat_snapshot_as_json_rounded_and_cached() -> None:
 def test_heat_snapshot_invisible_processes_left_out() -> None:
     empty = np.zeros(0)
     summaries = tuple(
-        HeatSummary(process, "t", empty.astype("u8"), empty.astype("f4"), empty.astype("i4"))
+        HeatSummary(process, "t", 1, empty.astype("u8"), empty.astype("f4"), empty.astype("i4"))
         for process in (REDIS, ProcessId(REDIS.pid + 1, 5))
     )
     moment = HeatSnapshot(1.0, summaries)
