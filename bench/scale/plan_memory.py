@@ -24,8 +24,7 @@ from typing import Final
 import numpy as np
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Node, NodeMemory, Topology

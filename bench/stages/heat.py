@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.heat.view import PageView
 from hmd.linux.procfs import ProcessId

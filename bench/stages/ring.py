@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import identify
 from hmd.metrics.observer import sample_nodes

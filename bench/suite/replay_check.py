@@ -19,12 +19,12 @@ import numpy as np
 from bench.suite.ground_truth import RecordedStream, program_digest
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
-from hmd.emulate.machine_report import node_ranges
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissRecording
 from hmd.emulate.recordings.recorder import MemoryPolicy, Placement, guest, run_in
 from hmd.emulate.recordings.replay import Layout, replayed, tiers_of
 from hmd.emulate.vm.guest import Command
+from hmd.emulate.vm.qemu import node_ranges
 
 
 @dataclass(frozen=True, slots=True)

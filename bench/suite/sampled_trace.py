@@ -17,16 +17,8 @@ import numpy.typing as npt
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.recordings.replay import tiers_of
-from hmd.sample.access_batch import Kind
-from hmd.trace.trace import (
-    SAMPLE_COLUMNS,
-    Ending,
-    InstructionProgress,
-    Losses,
-    Samples,
-    Trace,
-    TracedProcess,
-)
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
+from hmd.trace.trace import Ending, InstructionProgress, Losses, Trace, TracedProcess
 
 _BURST = 200  # records that a full ring loses at once
 _PROGRESS_POINTS = 64  # times at which progress is recorded

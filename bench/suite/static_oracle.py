@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.optional_packages import missing_extra
+from hmd.base.errors import missing_extra
 from hmd.estimate.layout import Layout
 from hmd.estimate.model import RuntimeModel, SlowMass
 

@@ -21,7 +21,8 @@ from bench.tensors.planners import TRACES, keep_rows, load, revision, show
 from bench.tensors.training_shapes import RECORDED, recorded_step
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.memory_system import RULES, load_system
-from hmd.tensors.planner import PLANNERS, MadePlans, StepProblem, planner_named
+from hmd.tensors.planner import MadePlans, StepProblem
+from hmd.tensors.planners import PLANNERS, planner_named
 from hmd.tensors.prices import price_planner
 
 SHARES: Final = (0.2, 0.4, 0.1, 0.8)

@@ -20,7 +20,8 @@ from typing import Any, Final
 from bench.tensors.planners import HEAD, keep_rows, revision, show
 from bench.tensors.training_shapes import SHAPES, scaled_system, training_trace
 from hmd.tensors.memory_system import RULES
-from hmd.tensors.planner import StepProblem, planner_named
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import planner_named
 from hmd.tensors.prices import price_planner
 
 SYSTEMS: Final = (

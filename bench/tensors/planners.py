@@ -36,7 +36,8 @@ from bench.tensors.published_g10 import planner_entry
 from hmd.base.units import GIB
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import RULES, MemorySystem, PricingRules, load_system
-from hmd.tensors.planner import PLANNERS, StepProblem, planner_named
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import PLANNERS, planner_named
 from hmd.tensors.prices import price_planner
 from hmd.tensors.simulator import simulate_step
 from hmd.tensors.trace import TensorTrace, g10_folder, read_trace

@@ -17,7 +17,8 @@ import numpy as np
 
 from hmd.base.numba_kernels import generic_kernel
 from hmd.tensors.move_plan import MovePlan
-from hmd.tensors.planner import PlannerEntry, StepProblem, planner_named
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import PlannerEntry, planner_named
 from hmd.tensors.planners.g10 import (
     LINKS,
     TARGET,

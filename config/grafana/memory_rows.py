@@ -129,7 +129,7 @@ MOVES = [
     ),
     Panel(
         "Not attempted, by reason",
-        "Planned pages that were not attempted: deferred by the budget, blacklisted after a "
+        "Planned pages that were not attempted: deferred by the budget, in backoff after a "
         "failure, already there, or in a dry run.",
         "suffix: pages/s",
         (Query("sum by (reason) (rate(hmd_unmoved_pages_total{}[R]))", "{{reason}}"),),

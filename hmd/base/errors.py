@@ -9,8 +9,12 @@ with the machine without being an error of the program: for ``hmd doctor`` and t
 from __future__ import annotations
 
 import errno
+import shlex
+import sys
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from importlib.machinery import PathFinder
+from typing import Literal
 
 _NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM})
 _TRANSIENT = frozenset(
@@ -154,3 +158,27 @@ class Diagnostic:
     state: str
     why: str = ""
     action: str = ""
+
+
+DISTRIBUTION = "hmd-tiering"
+
+Extra = Literal["fleet", "ilp", "parquet", "plot", "torch", "train", "tune", "zstd"]
+
+
+def missing_extra(use: str, package: str, extra: Extra, instead: str = "") -> MissingError:
+    """Return the error that ``use`` needs ``package``, how to install it, and what does without."""
+    return MissingError(
+        f"{use} needs {package}: {install_command(extra)}{instead and '; '}{instead}"
+    )
+
+
+def install_command(extra: Extra) -> str:
+    """Return what a person does to install an extra next to this hmd."""
+    requirement = f"'{DISTRIBUTION}[{extra}]'"
+    # Not importlib.util.find_spec: setuptools hooks the look-up of pip and warns of distutils.
+    if PathFinder.find_spec("pip") is None:
+        return (
+            f"this installation has no pip; install the wheel {requirement} into a virtual"
+            " environment (documentation: Installing hmd)"
+        )
+    return f"{shlex.quote(sys.executable)} -m pip install {requirement}"

@@ -110,7 +110,7 @@ def run_show(args: argparse.Namespace) -> int:
 
 def run_schema(args: argparse.Namespace) -> int:
     """Print the JSON Schema."""
-    from hmd.config.json_schema import json_schema
+    from hmd.config.schema import json_schema
 
     print(json.dumps(json_schema(), indent=2))
     return Exit.OK

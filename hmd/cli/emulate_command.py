@@ -246,7 +246,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
 def _document(
     machine: Machine, code: int | None, seconds: float, *, with_model: bool
 ) -> dict[str, Any]:
-    from hmd.emulate.machine_report import counters_document
+    from hmd.emulate.vm.qemu import counters_document
 
     document: dict[str, Any] = {
         "preset": machine.preset.name,
@@ -308,7 +308,7 @@ def _print_presets(args: argparse.Namespace) -> int:
 
 def _print_counters(args: argparse.Namespace) -> int:
     """Print the counters of the emulated machine that this runs in."""
-    from hmd.emulate.machine_report import counters_document
+    from hmd.emulate.vm.qemu import counters_document
     from hmd.linux.emulator_memory import SharedMemory, find_device
 
     device = find_device()

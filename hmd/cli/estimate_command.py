@@ -257,7 +257,7 @@ def _one_run_document(args: argparse.Namespace) -> dict[str, Any]:
     from hmd.estimate import find_regions, index_pages
     from hmd.estimate.one_run import access_curve, access_share, region_shares, waiting_ns
     from hmd.trace.reader import TraceFile
-    from hmd.trace.sampling_error import sampling_error
+    from hmd.trace.summary import sampling_error
 
     of_two = ("schedule", "picture", "move_ns", "cut_by", "windows", "window")
     given = [name for name in of_two if getattr(args, name) is not None]
@@ -424,7 +424,7 @@ def read_subject(args: argparse.Namespace) -> Subject:
     from hmd.estimate import CutBy, check, published, side_by_side, window_count
     from hmd.estimate.runs import WINDOWS
     from hmd.trace.reader import TraceFile
-    from hmd.trace.sampling_error import is_imported, sampling_error
+    from hmd.trace.summary import is_imported, sampling_error
 
     slow, fast = TraceFile(args.slow), TraceFile(args.fast)
     notes = check(slow.thinned, fast.thinned, (str(args.slow), str(args.fast)))

@@ -12,6 +12,7 @@ from hmd.base.atomic_file import check_writable, write_finished
 from hmd.base.errors import Exit, UsageError
 from hmd.cli.arguments import add_flag, whole_number
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_records
+from hmd.tensors.planners import PLANNERS, planner_named
 
 if TYPE_CHECKING:
     from hmd.tensors.planner import StepProblem
@@ -56,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--planner",
         metavar="NAME",
-        help="the planner: lru, lru-free, g10, g10@FACTOR, autotm, autotm-static, autotm-sync,"
-        " capuchin, deeptm, myelin, sentinel or portfolio (default portfolio)",
+        help=f"the planner: {', '.join(PLANNERS)}, or g10@FACTOR (default {PLANNER})",
     )
     parser.add_argument(
         "--plan", type=Path, metavar="FILE", help="price the moves of a JSON file instead"
@@ -123,7 +123,6 @@ def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
     """Return the price of one plan; writes its moves and its picture."""
     from hmd.cli.plots import draw_plan
     from hmd.tensors.move_plan import plan_document, read_plan
-    from hmd.tensors.planner import planner_named
     from hmd.tensors.prices import price_plan, price_planner
 
     if args.plan is not None:
@@ -140,7 +139,6 @@ def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
 
 
 def _compared(problem: StepProblem) -> list[StepPrice]:
-    from hmd.tensors.planner import PLANNERS, planner_named
     from hmd.tensors.prices import price_planner
 
     names = [name for name, entry in PLANNERS.items() if entry.suits(problem.system)]
@@ -148,7 +146,6 @@ def _compared(problem: StepProblem) -> list[StepPrice]:
 
 
 def _swept(args: argparse.Namespace, problem: StepProblem) -> list[StepPrice]:
-    from hmd.tensors.planner import planner_named
     from hmd.tensors.prices import price_planner, sweep_capacities
 
     system = problem.system

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.atomic_file import check_writable, finished_file
-from hmd.base.errors import TargetError, UsageError
-from hmd.base.optional_packages import missing_extra
+from hmd.base.errors import TargetError, UsageError, missing_extra
 from hmd.base.units import GIB, MIB, PAGE_BYTES
 from hmd.estimate.capacity_sweep import CapacitySweep
 from hmd.metrics.heat_map import grid

@@ -117,7 +117,7 @@ def run_record(args: argparse.Namespace) -> int:
     """Record a script's step, write the trace and print its summary."""
     from importlib.util import find_spec
 
-    from hmd.base.optional_packages import missing_extra
+    from hmd.base.errors import missing_extra
     from hmd.tensors.trace import write_trace
 
     if find_spec("torch") is None:

@@ -103,8 +103,7 @@ def _read(args: argparse.Namespace) -> Trace:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from hmd.trace.sampling_error import SamplingError
-    from hmd.trace.summary import summarise
+    from hmd.trace.summary import SamplingError, summarise
 
     summary = summarise(_read(args))
     if args.json:
@@ -186,7 +185,7 @@ def _speed(tier: dict[str, Any]) -> str:
 
 def _heatmap(args: argparse.Namespace) -> int:
     from hmd.cli.plots import check_picture, draw_trace
-    from hmd.trace.sampling_error import is_imported, sampling_error
+    from hmd.trace.summary import is_imported, sampling_error
 
     check_picture(args.output)
     trace = _read(args)
@@ -221,7 +220,7 @@ def _import(args: argparse.Namespace) -> int:
 def _import_recording(args: argparse.Namespace, recording: PerfRecording) -> int:
     from hmd.trace.perf_recording import import_recording
     from hmd.trace.reader import TraceFile
-    from hmd.trace.sampling_error import sampling_error
+    from hmd.trace.summary import sampling_error
 
     found = import_recording(recording, args.file, args.output, cached=args.cached, ghz=args.ghz)
     left_out = {"answered by caches": found.cached, "of no user memory": found.no_user_address}

@@ -8,8 +8,9 @@ shares fractions of 1. Settings of policies are documented with the policies
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -305,3 +306,39 @@ class Config(ConfigSection):
     decide: DecideSection = DecideSection()
     migrate: MigrateSection = MigrateSection()
     observe: ObserveSection = ObserveSection()
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the schema (JSON Schema draft 2020-12) that every valid configuration satisfies."""
+    schema = Config.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "hmd.yaml"
+    for section in _sections(Config()):
+        name = type(section).__name__
+        properties = (schema if name == "Config" else schema["$defs"][name])["properties"]
+        written = section.model_dump(mode="json")
+        for key, entry in properties.items():
+            if "default" in entry:
+                entry["default"] = written.get(key)
+            if isinstance(getattr(section, key), ConfigSection) or key == "targets":
+                properties[key] = _or_null(entry)
+    return schema
+
+
+def _sections(section: ConfigSection) -> Iterator[ConfigSection]:
+    """Yield a section and those in it, at their defaults; a target with what it must have."""
+    yield section
+    for key in type(section).model_fields:
+        value = getattr(section, key)
+        if isinstance(value, ConfigSection):
+            yield from _sections(value)
+        elif key == "targets":
+            yield TargetSection(name="any", user="0")
+
+
+def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a property that may be null too; what describes it stays outside."""
+    described = ("default", "description", "title")
+    inside = {key: value for key, value in entry.items() if key not in described}
+    outside = {key: value for key, value in entry.items() if key in described}
+    return {"anyOf": [inside, {"type": "null"}]} | outside

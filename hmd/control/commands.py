@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The admin commands: who may give them, what they require, how they change ``AdminState``.
+"""What the status socket answers: queries, and admin commands with who may give them.
 
 The socket's thread queues a request (:meth:`CommandQueue.enqueue`) and gets a future; the loop
 executes what waits (:meth:`CommandQueue.execute_waiting`) between two ticks, or within one if it
@@ -29,14 +29,17 @@ from hmd.control.requests import (
     RequestRate,
     check_administrator,
     check_caller,
-    check_command,
     check_owner,
     is_administrator,
     owns,
+    visible_to,
 )
-from hmd.control.status_socket import AdminHandlers, PendingAnswer
+from hmd.control.status_json import status_answer
+from hmd.control.status_socket import AdminHandlers, PendingAnswer, Queries
 from hmd.linux.procfs import PROC, ProcessId, alive, format_ids, read_stat
 from hmd.linux.topology import Topology
+from hmd.metrics.heat_history import HeatHistory
+from hmd.metrics.status import Status, TickHealth
 from hmd.policy.admin import AdminState, Pin
 
 MAX_PINS: Final = 4096
@@ -54,21 +57,36 @@ MAX_WAITING: Final = 64
 MAX_OWN_WAITING: Final = 16
 """Waiting requests of one user."""
 
-PROMPT: Final = frozenset({"pause", "resume"})
-"""Commands that set a flag alone, so that they can be executed within a tick."""
 
-ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
-    "pause": frozenset(),
-    "resume": frozenset(),
-    "drain": frozenset({"node", "tier"}),
-    "undrain": frozenset({"node", "tier"}),
-    "pin": frozenset({"pid", "target", "to"}),
-    "unpin": frozenset({"pid", "target", "all"}),
-    "migrate": frozenset({"pid", "to"}),
-    "policy": frozenset({"name"}),
-    "explain": frozenset({"pid", "target", "address"}),
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An admin command: its arguments, since another one may be a mistyped one.
+
+    ``reserved`` says what it does where only administrators may. A ``prompt`` one sets a flag
+    alone, so that it can be executed within a tick.
+    """
+
+    arguments: frozenset[str] = frozenset()
+    reserved: str = ""
+    prompt: bool = False
+
+
+_NODES: Final = frozenset({"node", "tier"})
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "pause": Command(reserved="pause hmd", prompt=True),
+    "resume": Command(reserved="resume hmd", prompt=True),
+    "drain": Command(_NODES, reserved="drain a node"),
+    "undrain": Command(_NODES, reserved="undrain a node"),
+    "pin": Command(frozenset({"pid", "target", "to"})),
+    "unpin": Command(frozenset({"pid", "target", "all"})),
+    "migrate": Command(frozenset({"pid", "to"})),
+    "policy": Command(frozenset({"name"}), reserved="set the policy"),
+    "explain": Command(frozenset({"pid", "target", "address"})),
 }
-"""The commands with their arguments; another one may be a mistyped one."""
+"""What clients may request besides :func:`queries`; ``AdminCommands`` has a method for each."""
+
+PROMPT: Final = frozenset(name for name, command in COMMANDS.items() if command.prompt)
 
 _Waiting: TypeAlias = tuple[ControlRequest, PendingAnswer]
 
@@ -100,6 +118,29 @@ class ControlledDaemon(Protocol):
         ...
 
 
+def queries(
+    status: Callable[[], Status],
+    health: Callable[[], TickHealth],
+    heat_map: HeatHistory,
+    proc: Path = PROC,
+) -> Queries:
+    """Return what the socket's thread answers at once, from what the daemon last published.
+
+    Users see their own processes.
+    """
+    return {
+        "health": lambda _: json.dumps(health()._asdict()).encode(),
+        "status": lambda asked: status_answer(status(), visible_to(asked.peer, proc)),
+        "heatmap": lambda asked: heat_map.answer(asked.arguments, visible_to(asked.peer, proc)),
+    }
+
+
+def check_command(request: ControlRequest) -> None:
+    """Raise ``NotPermittedError`` for a command that the caller may not give at all."""
+    if reserved := COMMANDS[request.command].reserved:
+        check_administrator(request.peer, reserved)
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """What a command did, in one line, the nodes that it applies to, and what else it answers."""
@@ -116,13 +157,13 @@ class AdminCommands:
         """Change ``state``."""
         self._state, self._daemon, self._proc = state, daemon, proc
         self._functions: Mapping[str, Callable[[ControlRequest], Done]] = {
-            name: getattr(self, f"_{name}") for name in ARGUMENTS
+            name: getattr(self, f"_{name}") for name in COMMANDS
         }
 
     def execute(self, request: ControlRequest) -> Done:
         """Execute a request; raises ``HmdError`` where it is refused."""
         check_command(request)
-        if wrong := sorted(request.arguments.keys() - ARGUMENTS[request.command]):
+        if wrong := sorted(request.arguments.keys() - COMMANDS[request.command].arguments):
             raise UsageError(f"{request.command}: no argument {wrong[0][:80]!r}")
         return self._functions[request.command](request)
 
@@ -388,12 +429,12 @@ class CommandQueue:
         self._lock = threading.Lock()
         self.users_cpu_s = 0.0
         """CPU time that requests of users who are no administrators took of the loop."""
-        self.outcomes = {name: {"done": 0, "refused": 0} for name in ARGUMENTS}
+        self.outcomes = {name: {"done": 0, "refused": 0} for name in COMMANDS}
 
     @property
     def handlers(self) -> AdminHandlers:
         """The handler of each command, for the status socket."""
-        return dict.fromkeys(ARGUMENTS, self.enqueue)
+        return dict.fromkeys(COMMANDS, self.enqueue)
 
     def enqueue(self, request: ControlRequest) -> PendingAnswer:
         """Queue a request; the next :meth:`execute_waiting` answers it. For the socket's thread.

@@ -55,15 +55,6 @@ MAX_LINES: Final = 10
 _MAX_USERS: Final = 1024
 
 ROOT: Final = 0
-ADMINISTRATORS_ONLY: Final = {
-    "pause": "pause hmd",
-    "resume": "resume hmd",
-    "drain": "drain a node",
-    "undrain": "undrain a node",
-    "policy": "set the policy",
-}
-"""The commands that no owner of a process may give, with what each does."""
-
 _ALL_UIDS: Final = str(2**32 - 1)
 
 
@@ -208,12 +199,6 @@ def check_administrator(peer: Peer, what: str) -> None:
         raise NotPermittedError(
             f"only root and the daemon's user may {what}: you are uid {peer.uid}; try sudo"
         )
-
-
-def check_command(request: ControlRequest) -> None:
-    """Raise ``NotPermittedError`` for a command that the caller may not give at all."""
-    if request.command in ADMINISTRATORS_ONLY:
-        check_administrator(request.peer, ADMINISTRATORS_ONLY[request.command])
 
 
 def check_owner(peer: Peer, process: ProcessId, what: str, proc: Path = PROC) -> None:

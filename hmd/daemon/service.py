@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import signal
 import time
@@ -19,10 +18,13 @@ from typing import Any, Final
 
 from hmd.base.errors import HmdError, TransientError
 from hmd.config import Config
-from hmd.control.commands import PROMPT, AdminCommands, CommandQueue, drop_stale_pins
-from hmd.control.requests import visible_to
-from hmd.control.status_json import status_answer
-from hmd.control.status_socket import Queries
+from hmd.control.commands import (
+    PROMPT,
+    AdminCommands,
+    CommandQueue,
+    drop_stale_pins,
+    queries,
+)
 from hmd.daemon import settings
 from hmd.daemon.checks import start_warnings
 from hmd.daemon.endpoints import Endpoints
@@ -44,7 +46,7 @@ from hmd.linux.topology import Topology, read_topology
 from hmd.metrics.heat_history import HeatHistory
 from hmd.metrics.move_journal import MoveJournal
 from hmd.metrics.observer import Observer, ResidencyCounts, heat_pages, resident_pages
-from hmd.metrics.status import MAX_LISTED, ControlStatus, PinStatus, Stage, TickWatch, Work
+from hmd.metrics.status import MAX_LISTED, ControlStatus, PinStatus, Stage, Status, TickWatch, Work
 from hmd.metrics.tick_record import TickRecord
 from hmd.sample.selection import OpenedSampler
 from hmd.tick.stage_runner import StageRunner
@@ -117,9 +119,9 @@ class Service:
             self._empty_targets = EmptyTargets(log)
             self._publish_control()
             self._endpoints = Endpoints(
-                self._queries(),
+                queries(self._latest_status, self._ticks.health, self._heat_map, proc),
                 self._control.handlers,
-                lambda: self.observer.latest,
+                self._latest_status,
                 self._ticks.health,
             )
             self._endpoints.open(config)
@@ -317,16 +319,8 @@ class Service:
             )
         )
 
-    def _queries(self) -> Queries:
-        """Return what the socket's thread answers at once; users see their own processes."""
-        proc, heat_map = self._proc, self._heat_map
-        return {
-            "health": lambda _: json.dumps(self._ticks.health()._asdict()).encode(),
-            "status": lambda asked: status_answer(
-                self.observer.latest, visible_to(asked.peer, proc)
-            ),
-            "heatmap": lambda asked: heat_map.answer(asked.arguments, visible_to(asked.peer, proc)),
-        }
+    def _latest_status(self) -> Status:
+        return self.observer.latest
 
     def _follow_nodes(self) -> None:
         """Follow memory that comes or goes; on any error the nodes stay as they were."""

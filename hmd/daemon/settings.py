@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from hmd.base.errors import UsageError
 from hmd.config import Config
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import CHUNK_BYTES, HeatSettings
+from hmd.heat.table import DETAIL_BYTES
 from hmd.linux.damon import CacheWatch
 from hmd.linux.procfs import ProcessId
 from hmd.linux.targets import SafeRegex, TargetSpec
@@ -31,9 +31,6 @@ from hmd.sample.periods import PeriodSettings
 from hmd.sample.sampler import SampleSettings
 from hmd.tick.allowance import SEARCH_SHARE, CpuAllowance
 from hmd.tick.cpu_budget import BudgetSettings
-
-DETAIL_BYTES = 12 * CHUNK_PAGES
-"""Memory of a chunk whose pages are counted one by one: 12 bytes for each page."""
 
 
 def target_specs(config: Config) -> tuple[TargetSpec, ...]:

@@ -16,10 +16,8 @@ import numpy as np
 from hmd.base.errors import HmdError, MissingError
 from hmd.daemon import settings
 from hmd.daemon.log import OnceLogger
-from hmd.daemon.settings import DETAIL_BYTES
 from hmd.daemon.stages import Stages
-from hmd.heat.geometry import CHUNK_PAGES
-from hmd.heat.table import HeatTable
+from hmd.heat.table import DETAIL_BYTES, TICK_BYTES, HeatTable
 from hmd.linux.cgroups import MemoryLimit, MemoryLimitReader
 from hmd.linux.clock import CpuWatch
 from hmd.linux.damon_ownership import NOTE
@@ -39,8 +37,6 @@ RETRY_S: Final = 60.0
 MAX_FAILED_TICKS: Final = 5
 """Ticks in a row whose samples could not be read, after which the sampler is opened again."""
 
-TICK_BYTES: Final = 16 * CHUNK_PAGES
-"""What a tick needs for a chunk's detail: rates, and the bins by which rows are selected."""
 STAY_SHARE: Final = 0.9
 GROW_SHARE: Final = 0.8
 """Shares of the memory limit: detail is given up above the first, and grows up to the second."""

@@ -15,8 +15,8 @@ from typing import Any
 from hmd.base.errors import ConfigError
 from hmd.base.units import LINE_BYTES
 from hmd.emulate._timing import ffi, lib
-from hmd.emulate.machine_report import node_ranges
 from hmd.emulate.preset import NodePreset, Preset
+from hmd.emulate.vm.qemu import node_ranges
 
 # A load within this distance of a loaded value uses the value as a pointer: fields of one object.
 CHASE_SPAN_BYTES = 256

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
-from hmd.sample.access_batch import Kind
+from hmd.sample.access_batch import Kind, Samples
 from hmd.trace.reader import TraceSource
-from hmd.trace.trace import Samples, Trace
+from hmd.trace.trace import Trace
 
 PageKeys: TypeAlias = npt.NDArray[np.uint64]
 """Pages of all processes as numbers that sort by process and address."""

@@ -46,8 +46,8 @@ from hmd.base.numba_kernels import (
 )
 from hmd.heat.chunks import ChunkColumns, HistoryColumns, TableRates, find_storage, node_of
 from hmd.heat.counting import KINDS, SampleWeights, sampled_accesses, stall_share, waited_share
-from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
 from hmd.heat.rates import InitialSpreads, Priors
+from hmd.heat.settings import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
 
 if TYPE_CHECKING:
     from hmd.heat.chunks import Chunks
@@ -155,7 +155,7 @@ def compute_retention(
     """Fill ``retention`` of the pages of chunks with page slots: 1 where no window contradicts.
 
     ``change_threshold`` is as in :class:`hmd.heat.settings.HeatSettings`. Coarse chunks have
-    :mod:`hmd.heat.coarse_chunks`.
+    :mod:`hmd.heat.windows`.
     """
     counted = np.zeros(CHUNK_BLOCKS, np.float64)
     expected = np.zeros(CHUNK_BLOCKS, np.float64)

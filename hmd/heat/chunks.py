@@ -45,7 +45,7 @@ from hmd.base.numba_kernels import (
     kernel,
 )
 from hmd.base.units import PAGE_SHIFT
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PROBE_PARTS
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PROBE_PARTS
 
 #: The ``idle`` byte of a page that has just appeared, or is absent.
 NEW: Final = 0x80
@@ -75,6 +75,7 @@ COLDEST: Final = 24
 
 _MIN_CHUNKS: Final = 64
 _MAX_REQUESTS: Final = 1024
+_MAX_MINORITY: Final = 16
 # No two states of two tables have the same version.
 _VERSIONS: Final = count(1)
 
@@ -346,7 +347,7 @@ def find_storage(
 ) -> None:
     """Set ``found`` to the storage index of each address of a process, -1 where none is known.
 
-    :mod:`hmd.heat.view_rows` explains storage indexes.
+    :mod:`hmd.heat.view` explains storage indexes.
     """
     first_chunk = len(columns.owner) * CHUNK_PAGES
     for i in range(len(address)):
@@ -655,3 +656,18 @@ class Chunks:
 
 
 _NO_CHUNK: Final = ChunkColumns.blank(1, 1)
+
+
+@inline
+def is_mixed(minority_pages: int, resident: int) -> bool:
+    """Return whether too many pages of a coarse chunk are elsewhere for it to move as one row."""
+    return bool(minority_pages * _MAX_MINORITY > resident)
+
+
+@inline
+def huge_page_idle(slot: np.int64, columns: ChunkColumns) -> np.uint8:
+    """Return the idle time of a huge page: that of the page in it which was sampled last."""
+    youngest: np.uint8 = columns.idle[slot, 0]
+    for i in range(CHUNK_PAGES):
+        youngest = min(youngest, columns.idle[slot, i])
+    return youngest

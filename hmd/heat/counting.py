@@ -47,7 +47,7 @@ from hmd.heat.chunks import (
     node_of,
     page_in_chunk,
 )
-from hmd.heat.geometry import ABSENT, CHUNK_PAGES, PROBE_PART_PAGES, PROBE_PARTS
+from hmd.heat.settings import ABSENT, CHUNK_PAGES, PROBE_PART_PAGES, PROBE_PARTS
 
 _PAGE_BITS: Final = CHUNK_SHIFT - PAGE_SHIFT
 #: Kinds of access are below this (hmd.sample.access_batch.Kind).

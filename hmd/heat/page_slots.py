@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hmd.base.numba_kernels import Float32s, kernel
 from hmd.heat.chunks import ChunkColumns, Chunks, HistoryColumns
-from hmd.heat.geometry import CHUNK_PAGES, PROBE_PARTS
+from hmd.heat.settings import CHUNK_PAGES, PROBE_PARTS
 
 # Chunks that get a slot per tick, from an owner and from free ones; ticks for which an owner keeps
 # it, and how much more others must gain.

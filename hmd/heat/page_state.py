@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.geometry import CHUNK_PAGES
+from hmd.heat.settings import CHUNK_PAGES
 from hmd.linux.process_table import ProcessTable
 from hmd.linux.procfs import ProcessId
 

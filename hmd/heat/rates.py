@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from hmd.base.numba_kernels import Float32Plane, Float32s, Float64s, inline, kernel, zeros
 from hmd.heat.chunks import ChunkColumns, HistoryColumns, TableRates
-from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
+from hmd.heat.settings import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
 
 Values = npt.NDArray[np.float64]
 
@@ -332,7 +332,7 @@ def estimate(
 
     ``intensity`` is the rate of each process, in accesses per second; ``retention`` and ``spreads``
     are those of :func:`sum_up`. The spread of pages within blocks is the chunk's own as far as its
-    samples show it. Coarse chunks have :func:`hmd.heat.coarse_chunks.estimate_coarse`, which goes
+    samples show it. Coarse chunks have :func:`hmd.heat.windows.estimate_coarse`, which goes
     first.
     """
     found = _working()

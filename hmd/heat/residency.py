@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
 from hmd.heat.chunks import NEW, Chunks
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, MOVE_WEAR
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, MOVE_WEAR
 from hmd.linux.procfs import ProcessId
 
 Rows = npt.NDArray[np.intp]

@@ -11,23 +11,37 @@ hmd.heat.rates state their own costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.numba_kernels import dtypes
+from hmd.heat.candidates import RowBins, count_evacuated, evacuation_codes, rows_to_evacuate
 from hmd.heat.changes import ChangePoints, discount
-from hmd.heat.chunks import Chunks, TableRates, age, count_nodes, find_nodes, successors
-from hmd.heat.coarse_chunks import estimate_coarse
+from hmd.heat.chunks import (
+    ChunkColumns,
+    Chunks,
+    TableRates,
+    age,
+    count_nodes,
+    find_nodes,
+    successors,
+)
 from hmd.heat.counting import KINDS, CountedSamples, SampleSums, SampleWeights, count_samples
-from hmd.heat.evacuation import count_evacuated, evacuation_codes, rows_to_evacuate
-from hmd.heat.geometry import ABSENT
 from hmd.heat.latencies import LoadedLatencies
 from hmd.heat.page_slots import assign_page_slots, drop_page_slots
 from hmd.heat.rates import estimate_page_rates
 from hmd.heat.residency import MoveResults, PlanColumns, record_coarse_nodes, record_page_nodes
-from hmd.heat.settings import HeatSettings, HeatStats
+from hmd.heat.settings import ABSENT, CHUNK_PAGES, HeatSettings, HeatStats
 from hmd.heat.view import PageView
-from hmd.heat.windows import SampleHistory, close_windows, fade_wear, page_retention
+from hmd.heat.windows import (
+    SampleHistory,
+    close_windows,
+    estimate_coarse,
+    fade_wear,
+    page_retention,
+)
 from hmd.linux.process_table import ProcessTable
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
@@ -35,6 +49,21 @@ from hmd.sample.access_batch import AccessBatch, Kind
 
 MIN_PAGE_SLOTS = 64
 """Chunks whose pages are counted one by one however little memory there is: 400 KiB."""
+
+
+def _bytes_per_page(bundle: type[NamedTuple]) -> int:
+    """Return what each base page takes in the columns of a bundle that have pages."""
+    hints = get_type_hints(bundle, include_extras=True).values()
+    pairs = zip(hints, dtypes(bundle), strict=True)
+    return sum(dtype.itemsize for hint, dtype in pairs if get_args(hint)[1].dimensions == 2)
+
+
+DETAIL_BYTES: Final = CHUNK_PAGES * _bytes_per_page(ChunkColumns)
+"""Memory of a chunk whose pages are counted one by one: 12 bytes for each page."""
+TICK_BYTES: Final = CHUNK_PAGES * (
+    _bytes_per_page(TableRates) + _bytes_per_page(RowBins) + np.dtype(np.float32).itemsize
+)
+"""What a tick needs for such a chunk: rates, bins by which rows are selected, and retention."""
 
 
 class HeatTable:
@@ -176,7 +205,7 @@ class HeatTable:
         """Return a view of the pages that must leave their current node.
 
         ``leaves``, shape ``(processes, nodes)``, marks these nodes. Of more than ``max_rows`` rows
-        it shows the hottest, or the ``longest_idle`` (:mod:`hmd.heat.evacuation`).
+        it shows the hottest, or the ``longest_idle`` (:mod:`hmd.heat.candidates`).
         """
         chunks, codes = self.chunks, evacuation_codes(leaves)
         rows = np.empty(0, np.int64)

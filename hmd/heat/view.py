@@ -13,9 +13,15 @@ nothing else.
 
 A view of a large table shows the candidates for moves (:mod:`hmd.heat.candidates`). Policies cannot
 move pages that are not shown; ``unshown`` holds their totals. For moves that are no policy's, a
-view shows the pages that must leave their node (:mod:`hmd.heat.evacuation`), without totals.
+view shows the pages that must leave their node (:mod:`hmd.heat.candidates`), without totals.
 
-Costs about 4 ns per row; :mod:`hmd.heat.rates` states the cost of rates.
+Each row has a storage index. A base page: ``page_slot * 512 + page``. A chunk that is one row,
+since it is a huge page or coarse: ``page_slots * 512 + chunk``. Absent pages have no row. Costs
+about 1 ns per row to list and 3 ns to gather; :mod:`hmd.heat.rates` states the cost of rates.
+
+:func:`weigh_rows` sums what the samples of a tick weigh at some rows of a view. These rows are in a
+hash table of their own, which the cache holds: samples of other rows are passed over without a
+search in the heat table. Costs about 5 ns per sample and 30 ns per row.
 """
 
 from __future__ import annotations
@@ -30,26 +36,242 @@ from hmd.base.numba_kernels import zeros
 from hmd.heat.candidates import Selection, TierCodes, UnshownTotals, select_rows
 from hmd.heat.chunks import NEW, Chunks, TableRates, find_storage, idle_ticks
 from hmd.heat.counting import add_accesses
-from hmd.heat.geometry import CHUNK_PAGES
-from hmd.heat.view_rows import (
-    AskedRows,
-    PageColumns,
-    PageRates,
-    count_rows,
-    count_shown,
-    gather_addresses,
-    gather_pages,
-    gather_rates,
-    list_rows,
-    tier_of_code,
-    weigh_rows,
-)
+from hmd.heat.settings import CHUNK_PAGES
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
 
 if TYPE_CHECKING:
     from hmd.heat.windows import SampleHistory
     from hmd.sample.access_batch import AccessBatch
+
+
+from typing import Final
+
+from hmd.base.numba_kernels import (
+    Bools,
+    Float32s,
+    Float64s,
+    Int8s,
+    Int32s,
+    Int32View,
+    Int64Plane,
+    Int64s,
+    Uint8s,
+    Uint16s,
+    Uint64s,
+    Uint64View,
+    inline,
+    kernel,
+)
+from hmd.base.units import PAGE_BYTES, PAGE_SHIFT
+from hmd.heat.chunks import (
+    ADDRESS_BITS,
+    EMPTY,
+    ChunkColumns,
+    find_position,
+    huge_page_idle,
+    is_mixed,
+    node_of,
+)
+from hmd.heat.settings import ABSENT, CHUNK_BYTES
+
+_CHUNK_MASK: Final = np.uint64(CHUNK_BYTES - 1)
+# A key has a bit for rows that are chunks, and the page number.
+_PAGE_BITS: Final = ADDRESS_BITS - PAGE_SHIFT
+
+
+class PageColumns(NamedTuple):
+    """What a view has of every page, apart from heat; shape ``(n,)``.
+
+    ``chunk`` is the row of its chunk. ``size`` is in base pages; ``tier`` is -1 for pages that are
+    not movable, ``node`` where a page lies, ``idle`` as hmd.heat.chunks encodes it.
+    """
+
+    chunk: Int64s
+    size: Uint16s
+    tier: Int8s
+    node: Int8s
+    wear: Uint8s
+    idle: Uint8s
+
+
+class PageRates(NamedTuple):
+    """How hot pages are; shape ``(n,)``. Units are those of :class:`hmd.heat.chunks.TableRates`."""
+
+    rate: Float32s
+    effective_samples: Float32s
+
+
+class AskedRows(NamedTuple):
+    """Rows whose samples are summed; shape ``(k,)``.
+
+    ``process``: slot, negative to skip the row. ``address``: first byte. ``whole``: whether the row
+    has all samples of its chunk of 2 MiB.
+    """
+
+    process: Int32s
+    address: Uint64s
+    whole: Bools
+
+
+def tier_of_code(tier_of_node: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+    """Return the tier of each code of a ``node`` column, by its byte; -1 if it is unmovable."""
+    tier = np.full(256, -1, np.int8)
+    tier[: len(tier_of_node)] = tier_of_node
+    return tier
+
+
+@kernel
+def count_rows(chunks: int, columns: ChunkColumns) -> int:
+    """Return the number of rows that all pages of the table take."""
+    rows = 0
+    for chunk in range(chunks):
+        resident = int(columns.resident[chunk])
+        one = int(columns.huge[chunk]) | int(columns.page_slot[chunk] < 0)
+        rows += min(resident, 1) if one else resident
+    return rows
+
+
+@kernel
+def count_shown(process: Int32s, pages: PageColumns, count: Int64Plane) -> None:
+    """Add the base pages of movable rows to ``count``, shape ``(processes, nodes)``."""
+    for row in range(len(process)):
+        node = pages.node[row]
+        if pages.tier[row] >= 0 and node < count.shape[1]:
+            count[process[row], node] += pages.size[row]
+
+
+@kernel
+def list_rows(chunks: int, columns: ChunkColumns, storage_index: Int64s) -> int:
+    """Fill the storage indexes of all rows, by chunk and page; return how many there are."""
+    end = 0
+    first_chunk = len(columns.owner) * CHUNK_PAGES
+    for chunk in range(chunks):
+        slot = columns.page_slot[chunk]
+        if columns.resident[chunk] == 0:
+            continue
+        if slot < 0 or columns.huge[chunk]:
+            storage_index[end] = first_chunk + chunk
+            end += 1
+            continue
+        for i in range(CHUNK_PAGES):
+            if columns.node[slot, i] != ABSENT:
+                storage_index[end] = slot * CHUNK_PAGES + i
+                end += 1
+    return end
+
+
+@kernel
+def gather_pages(
+    storage_index: Int64s,
+    columns: ChunkColumns,
+    pinned: Bools,
+    tier_of_code: Int8s,
+    pages: PageColumns,
+) -> None:
+    """Fill ``pages``; ``pinned`` is by process, ``tier_of_code`` as of :func:`tier_of_code`."""
+    first_chunk = len(columns.owner) * CHUNK_PAGES
+    for at in range(len(storage_index)):
+        stays = False
+        if storage_index[at] < first_chunk:
+            slot, page = storage_index[at] // CHUNK_PAGES, storage_index[at] % CHUNK_PAGES
+            chunk = np.int64(columns.owner[slot])
+            code, size = columns.node[slot, page], 1
+            pages.wear[at], pages.idle[at] = columns.wear[slot, page], columns.idle[slot, page]
+        else:
+            chunk = storage_index[at] - first_chunk
+            slot = np.int64(columns.page_slot[chunk])
+            if slot < 0:
+                code = columns.chunk_node[chunk]
+                size = columns.resident[chunk] - columns.minority_pages[chunk]
+                pages.wear[at], pages.idle[at] = (
+                    columns.chunk_wear[chunk],
+                    columns.chunk_idle[chunk],
+                )
+                stays = is_mixed(columns.minority_pages[chunk], columns.resident[chunk])
+            else:
+                code, size = columns.node[slot, 0], CHUNK_PAGES
+                pages.wear[at], pages.idle[at] = (
+                    columns.wear[slot, 0],
+                    huge_page_idle(slot, columns),
+                )
+        stays |= pinned[columns.process[chunk]]
+        pages.chunk[at], pages.size[at] = chunk, size
+        pages.tier[at] = -1 if stays else tier_of_code[int(code) & 255]
+        pages.node[at] = node_of(code)
+
+
+@kernel
+def gather_addresses(
+    storage_index: Int64s, chunk: Int64s, columns: ChunkColumns, address: Uint64s
+) -> None:
+    """Fill ``address`` with that of the first byte of each row, which is in ``chunk``."""
+    first_chunk = len(columns.owner) * CHUNK_PAGES
+    for at in range(len(storage_index)):
+        page = storage_index[at] & (CHUNK_PAGES - 1) if storage_index[at] < first_chunk else 0
+        address[at] = columns.address[chunk[at]] + np.uint64(page) * np.uint64(PAGE_BYTES)
+
+
+@kernel
+def gather_rates(storage_index: Int64s, table: TableRates, pages: PageRates) -> None:
+    """Fill ``pages`` from the rates of the table."""
+    rate, samples = table.page_rate.reshape(-1), table.page_samples.reshape(-1)
+    first_chunk = len(rate)
+    for at in range(len(storage_index)):
+        if storage_index[at] < first_chunk:
+            pages.rate[at] = rate[storage_index[at]]
+            pages.effective_samples[at] = samples[storage_index[at]]
+        else:
+            pages.rate[at] = table.chunk_rate[storage_index[at] - first_chunk]
+            pages.effective_samples[at] = table.chunk_samples[storage_index[at] - first_chunk]
+
+
+@inline
+def _row_key(slot: np.int64, address: np.uint64, whole: bool) -> np.int64:
+    """Return the key of a page, or of a chunk."""
+    first = address & ~_CHUNK_MASK if whole else address
+    page = np.int64(first >> np.uint64(PAGE_SHIFT))
+    return (((slot << _PAGE_BITS) | page) << 1) | np.int64(whole)
+
+
+@kernel
+def weigh_rows(
+    process: Int32View,
+    address: Uint64View,
+    weight: Float32s,
+    rows: AskedRows,
+    totals: Float64s,
+    row_weight: Float64s,
+) -> None:
+    """Fill ``row_weight``, shape ``(k,)``, and add to ``totals``, shape ``(processes,)``.
+
+    ``process``, ``address`` and ``weight`` are of samples. A row may be asked for several times.
+    """
+    size = 64
+    while size < 2 * len(row_weight):
+        size *= 2
+    # Keys at even positions, as hmd.heat.chunks looks them up; the sum of each is at half of that.
+    keys, sums = np.full(2 * size, EMPTY, np.int64), np.zeros(size, np.float64)
+    for row in range(len(row_weight)):
+        if rows.process[row] >= 0:
+            key = _row_key(np.int64(rows.process[row]), rows.address[row], rows.whole[row])
+            keys[find_position(keys, key)] = key
+    for i in range(len(weight)):
+        slot = np.int64(process[i])
+        if slot < 0 or slot >= len(totals):
+            continue
+        totals[slot] += weight[i]
+        if address[i] >> np.uint64(ADDRESS_BITS):
+            continue
+        for whole in (False, True):
+            at = find_position(keys, _row_key(slot, address[i], whole))
+            if keys[at] != EMPTY:
+                sums[at // 2] += weight[i]
+    for row in range(len(row_weight)):
+        row_weight[row] = 0.0
+        if rows.process[row] >= 0:
+            key = _row_key(np.int64(rows.process[row]), rows.address[row], rows.whole[row])
+            row_weight[row] = sums[find_position(keys, key) // 2]
 
 
 class ViewedTable(Protocol):
@@ -295,7 +517,7 @@ class PageView:
         """Return the share of its process's accesses in the last tick that each row had.
 
         A row is given by the slot of its process and an address in it; columns of shape ``(k,)``.
-        By samples; also of rows that are not shown. Costs what hmd.heat.view_rows states, and
+        By samples; also of rows that are not shown. Costs what hmd.heat.view states, and
         50 ns per address.
         """
         index = self._storage_of(process, address)
@@ -324,7 +546,7 @@ class PageView:
 
     @property
     def storage_index(self) -> npt.NDArray[np.int64]:
-        """Where rows are stored (:mod:`hmd.heat.view_rows`); not for policies."""
+        """Where rows are stored (:mod:`hmd.heat.view`); not for policies."""
         return self._shown[0]
 
     def storage_index_at(

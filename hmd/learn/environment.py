@@ -12,14 +12,17 @@ seconds saved (:mod:`hmd.learn.episodes`). Needs the extra train; the API is tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import gymnasium
 import numpy as np
 
-from hmd.learn.episodes import MOST, NAMES, SIGNALS, EpisodeRun, EpisodeSource, Figures
-from hmd.learn.settings import TrainingPlan
+from hmd.emulate.recordings.misses import MissStream
+from hmd.learn.episodes import MAX_SIGNAL, NEUTRAL, SIGNALS, EpisodeRun, Signals, draw_episode
+from hmd.learn.settings import EpisodeSettings, TrainingPlan
 from hmd.simulate.cases import read_program
+from hmd.simulate.simulation import SimulationSettings
 
 
 class TieringEnv(gymnasium.Env):
@@ -27,11 +30,15 @@ class TieringEnv(gymnasium.Env):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
 
-    def __init__(self, source: EpisodeSource) -> None:
-        self._source = source
+    def __init__(
+        self, streams: Sequence[MissStream], settings: EpisodeSettings, pace: SimulationSettings
+    ) -> None:
+        self._drawn_from = tuple(streams), settings, pace
         self._run: EpisodeRun | None = None
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (len(NAMES),), np.float32)
-        self.observation_space = gymnasium.spaces.Box(-MOST, MOST, (len(SIGNALS),), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (len(NEUTRAL),), np.float32)
+        self.observation_space = gymnasium.spaces.Box(
+            -MAX_SIGNAL, MAX_SIGNAL, (len(SIGNALS),), np.float32
+        )
 
     @classmethod
     def from_plan(cls, plan: TrainingPlan) -> Self:
@@ -39,24 +46,25 @@ class TieringEnv(gymnasium.Env):
         streams = [read_program(plan.recordings[name]) for name in plan.trained]
         settings = plan.settings
         pace = settings.simulation(settings.periods[0], settings.seed)
-        return cls(EpisodeSource(streams, settings.episodes, pace))
+        return cls(streams, settings.episodes, pace)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Figures, dict[str, Any]]:
+    ) -> tuple[Signals, dict[str, Any]]:
         """Begin another episode; ``seed`` makes this one and those after it repeatable."""
         super().reset(seed=seed, options=options)
         self.close()
-        self._run = EpisodeRun(self._source.draw(self.np_random))
+        self._run = EpisodeRun(draw_episode(*self._drawn_from, self.np_random))
         return self._run.signals, {}
 
-    def step(self, action: Figures) -> tuple[Figures, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Signals) -> tuple[Signals, float, bool, bool, dict[str, Any]]:
         """Run a tick."""
         if self._run is None:
             raise gymnasium.error.ResetNeeded("call reset before step")
-        tick = self._run.step(np.asarray(action, np.float64).tolist())
-        found = {"saved_s": tick.saved_s, "runtime_s": self._run.runtime_s}
-        return tick.signals, tick.saved_s, tick.done, False, found
+        run = self._run
+        saved_s = run.step(np.asarray(action, np.float64).tolist())
+        found = {"saved_s": saved_s, "runtime_s": run.runtime_s}
+        return run.signals, saved_s, run.done, False, found
 
     def close(self) -> None:
         """Free the machine of the episode."""

@@ -530,7 +530,7 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
         counter(
             "hmd_unmoved_pages",
             "Planned pages that were not tried, by reason: the budget was spent (deferred), they "
-            "were on the node already (already_there), they failed recently (blacklisted), ...",
+            "were on the node already (already_there), they failed recently (in_backoff), ...",
             _unmoved_pages,
             "reason",
         ),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from hmd.base.errors import UsageError
 from hmd.heat.chunks import ChunkColumns
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology

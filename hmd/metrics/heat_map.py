@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
 from hmd.base.errors import TargetError
-from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.settings import CHUNK_BYTES
 from hmd.metrics.status import MAX_TIERS, Amount, Count, Text
 
 MAX_BINS: Final = 512

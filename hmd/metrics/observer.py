@@ -19,8 +19,7 @@ import psutil
 
 from hmd import __version__
 from hmd.heat.chunks import COLDEST, HEAT_BINS, count_heat
-from hmd.heat.geometry import FIXED
-from hmd.heat.settings import HeatStats
+from hmd.heat.settings import FIXED, HeatStats
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import PROC, ProcessId, read_stat
 from hmd.linux.topology import NodeMemory, Topology

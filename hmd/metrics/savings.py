@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_PAGES
+from hmd.heat.settings import CHUNK_PAGES
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
 from hmd.metrics.status import Savings

@@ -4,7 +4,7 @@
 from hmd.migrate.move_budget import APPLY_TICKS, MovableMappings, PageFilter
 from hmd.migrate.mover import Mover, MoverSettings
 from hmd.migrate.pageout import Pageout, PageoutSettings
-from hmd.migrate.status import STUCK, MoveOutcome, MoverStats, MoveStatus
+from hmd.migrate.status import STUCK, MoveOutcome, MoveStatus
 
 __all__ = [
     "APPLY_TICKS",
@@ -14,7 +14,6 @@ __all__ = [
     "MoveStatus",
     "Mover",
     "MoverSettings",
-    "MoverStats",
     "PageFilter",
     "Pageout",
     "PageoutSettings",

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from hmd.linux.page_calls import UNTOUCHED, MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat
 from hmd.migrate.move_budget import BatchSize
-from hmd.migrate.status import MoverStats, MoveStatus, status_of_call, status_of_pages
+from hmd.migrate.status import MoveStatus, status_of_call, status_of_pages
 
 Rows = npt.NDArray[np.intp]
 PageCheck = Callable[[ProcessId, npt.NDArray[np.uint64], int], npt.NDArray[np.bool_]]
@@ -57,7 +57,7 @@ class MovePagesEngine:
 
     ``read_stat`` reads /proc/PID/stat; ``clock`` returns seconds. ``no_huge_page`` is asked where
     a call ends as on a full node: pages that it names fail alone, the others come next. Calls are
-    counted in ``stats``. Once ``stopping`` is set, all pages are deferred.
+    counted in ``calls``. Once ``stopping`` is set, all pages are deferred.
     """
 
     def __init__(
@@ -69,16 +69,15 @@ class MovePagesEngine:
         flags: MoveFlags,
         tries: int,
         no_huge_page: PageCheck,
-        stats: MoverStats,
     ) -> None:
-        self._calls = calls
+        self._page_calls = calls
         self._no_huge_page = no_huge_page
         self._read_stat = read_stat
         self._clock = clock
         self._flags = flags
         self._tries = tries
         self.size = size
-        self.stats = stats
+        self.calls = 0
         self.stopping = False
 
     def has_exited(self, process: ProcessId) -> bool:
@@ -93,7 +92,7 @@ class MovePagesEngine:
 
         The node is -1 for absent pages. A query does not disturb the process.
         """
-        answers = self._query(process, addresses)
+        answers = self._page_calls.query_nodes(process.pid, addresses)
         status = status_of_pages(answers, node)
         if (status == MoveStatus.INVALID).any():
             status[status == MoveStatus.INVALID] = self._without_memory(process)
@@ -123,7 +122,6 @@ class MovePagesEngine:
                 if not len(queue):
                     # Pages that failed come last and together: they may be free by now.
                     queue, retries = retries, queue
-                    self.stats.retried_rows += len(queue)
                 count = min(self.size.pages, len(queue))
                 if not single:
                     count = self.size.count_fitting(page_counts[_span(queue[:count])])
@@ -173,10 +171,11 @@ class MovePagesEngine:
         PENDING are the pages that are not on the node yet. None: all of them have moved.
         """
         begun_s = self._clock()
-        result, answers = self._calls.move_pages(
+        result, answers = self._page_calls.move_pages(
             process.pid, addresses, np.full(len(addresses), node, np.int32), self._flags
         )
-        self._measure(len(addresses), pages, self._clock() - begun_s)
+        self.calls += 1
+        self.size.observe(pages, self._clock() - begun_s)
         if result == 0 and (answers == node).all():
             return None
         untouched = answers == UNTOUCHED
@@ -202,22 +201,6 @@ class MovePagesEngine:
                 return None, status, np.zeros(len(status), np.bool_)
         status[(status == MoveStatus.PENDING) & ~untouched] = MoveStatus.BUSY
         return refusal, status, ~untouched
-
-    def _query(
-        self, process: ProcessId, addresses: npt.NDArray[np.uint64]
-    ) -> npt.NDArray[np.int16]:
-        self.stats.queries += 1
-        self.stats.queried_rows += len(addresses)
-        return self._calls.query_nodes(process.pid, addresses)
-
-    def _measure(self, rows: int, pages: int, seconds: float) -> None:
-        spent_ns = round(seconds * 1e9)
-        self.stats.calls += 1
-        self.stats.call_rows += rows
-        self.stats.busy_ns += spent_ns
-        self.stats.slowest_call_ns = max(self.stats.slowest_call_ns, spent_ns)
-        self.size.observe(pages, seconds)
-        self.stats.batch_pages = self.size.pages
 
 
 def _span(rows: Rows) -> Rows | slice:

@@ -38,7 +38,6 @@ from hmd.migrate.status import (
     NODE_WIDE,
     PROCESS_WIDE,
     MoveOutcome,
-    MoverStats,
     MoveStatus,
 )
 from hmd.policy.plan import Plan
@@ -141,7 +140,6 @@ class Mover:
         bindings: MemoryBindings | None = None,
     ) -> None:
         self.settings = settings = settings or MoverSettings()
-        self.stats = MoverStats()
         self._clock = clock
         self._page_filter = page_filter or MovableMappings()
         self._bindings = bindings
@@ -158,7 +156,6 @@ class Mover:
             flags,
             settings.tries,
             no_huge_page or GiganticPages(),
-            MoverStats() if settings.dry_run else self.stats,
         )
 
     def stop(self) -> None:
@@ -187,7 +184,7 @@ class Mover:
         """
         begun_s = self._clock()
         now_s = begun_s if now_s is None else now_s
-        calls_before = self._engine.stats.calls
+        calls_before = self._engine.calls
         progress = PlanProgress(plan)
         progress.drop_duplicates()
         check_sources(self._engine, progress, every_row=self.settings.dry_run)
@@ -203,14 +200,13 @@ class Mover:
             self._start_backoff(progress, now_s)
         self._locate_duplicates(progress)
         outcome = progress.outcome(
-            calls=self._engine.stats.calls - calls_before,
+            calls=self._engine.calls - calls_before,
             seconds=self._clock() - begun_s,
             dry_run=self.settings.dry_run,
         )
         if not outcome.dry_run:
             self._bucket.spend(outcome.moved_bytes)
             self._throughput.observe(outcome.moved_bytes, outcome.seconds)
-            self._count(outcome)
         return outcome
 
     def _exclude(self, progress: PlanProgress, now_s: float) -> None:
@@ -290,7 +286,6 @@ class Mover:
             process, part.address[huge] + SUBPAGES[-1], np.full(len(huge), node, np.int16)
         )
         split = huge[where != MoveStatus.ALREADY_THERE]
-        self.stats.split_huge_pages += len(split)
         for row in split.tolist():
             addresses = part.address[row] + SUBPAGES
             status, _ = self._engine.locate(
@@ -323,14 +318,6 @@ class Mover:
                 self._backoff.add(part.process, part.address[failed], now_s)
             if MoveStatus.GONE in statuses:
                 self._backoff.forget(part.process)
-
-    def _count(self, outcome: MoveOutcome) -> None:
-        stats = self.stats
-        stats.rows += len(outcome)
-        for flow, pages in outcome.moved.items():
-            stats.moved_pages[flow] = stats.moved_pages.get(flow, 0) + pages
-        for status, pages in outcome.pages.items():
-            stats.pages[status] += pages
 
 
 def _codes(status: npt.NDArray[np.int16]) -> set[int]:

@@ -41,15 +41,6 @@ class PageoutSettings:
     dry_run: bool = False
 
 
-@dataclass(slots=True)
-class PageoutStats:
-    """Counters since the start, in base pages: asked for, paged out, and still resident."""
-
-    asked_pages: int = 0
-    out_pages: int = 0
-    kept_pages: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class PageoutOutcome:
     """The outcome of a plan; rows as the plan has them.
@@ -74,7 +65,6 @@ class Pageout:
         query_nodes: QueryNodes = query_nodes,
     ) -> None:
         self.settings = settings or PageoutSettings()
-        self.stats = PageoutStats()
         self._page_out, self._query_nodes = page_out, query_nodes
         self._clock = clock
         self._backoff = RetryBackoff(_BACKOFF)
@@ -98,9 +88,6 @@ class Pageout:
                     break
                 tried[rows[part]] = True
         out = plan.pages[tried & (node < 0)].sum(dtype=np.int64)
-        self.stats.asked_pages += int(plan.pages[tried].sum(dtype=np.int64))
-        self.stats.out_pages += int(out)
-        self.stats.kept_pages += int(plan.pages[tried & (node >= 0)].sum(dtype=np.int64))
         return PageoutOutcome(tried, node, int(out) * PAGE_BYTES)
 
     def _affordable_rows(self, plan: Plan, budget_bytes: int, now_s: float) -> npt.NDArray[np.intp]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,54 +20,55 @@ from hmd.base.units import PAGE_BYTES
 
 
 class MoveStatus(IntEnum):
-    """The result of one row of a plan; every row has exactly one."""
+    """The result of one row of a plan; every row has exactly one.
 
-    PENDING = 0
-    """Not decided yet; never in an outcome."""
-    MOVED = 1
-    ALREADY_THERE = 2
-    """On its target node before the plan was applied."""
-    WOULD_MOVE = 3
-    """A dry run: hmd would have tried to move it."""
-    DEFERRED = 4
-    """The budget of bytes or of time was spent first."""
-    IN_BACKOFF = 5
-    """Failed recently; not tried until its backoff ends."""
-    SKIPPED = 6
-    """The page filter keeps it where it is (shared executable code)."""
-    DUPLICATE = 7
-    """Another row of the plan names the same page, or the huge page that it is part of."""
-    NOT_PRESENT = 8
-    """Not mapped, swapped out, or never accessed (ENOENT)."""
-    BUSY = 9
-    """Pinned or isolated (EBUSY), or the kernel stopped retrying."""
-    NO_MEMORY = 10
-    """The target node is full (ENOMEM)."""
-    SHARED = 11
-    """Mapped by several processes, without MOVE_ALL (EACCES on a page)."""
-    UNMOVABLE = 12
-    """The zero page, an unmapped address or a mapping that cannot migrate (EFAULT)."""
-    GONE = 13
-    """The process has exited (ESRCH), or its pid belongs to another process now."""
-    INVALID = 14
-    """A kernel thread, or flags that the kernel does not know (EINVAL)."""
-    CPUSET = 15
-    """The process's cpuset lacks the target node (EACCES on a call)."""
-    OFFLINE = 16
-    """The target node has no memory (ENODEV)."""
-    PERMISSION = 17
-    """CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for MOVE_ALL (EPERM)."""
-    NO_HUGE_PAGE = 18
-    """A hugetlbfs page of 1 GiB, and no free one in the target node's pool (ENOMEM)."""
-    OTHER = 19
-    """Any other errno."""
-    BOUND = 20
-    """A memory policy binds the page to other nodes (MPOL_BIND); hmd does not try to move it."""
+    ``word`` says in tables what happened to pages, ``meaning`` why. The reference of the metrics
+    and the dashboard have both from here (``python packaging/pages/metrics_reference.py``).
+    """
+
+    word: str
+    meaning: str
+
+    def __new__(cls, code: int, word: str = "", meaning: str = "") -> Self:
+        """Make a status."""
+        status = int.__new__(cls, code)
+        status._value_, status.word, status.meaning = code, word, meaning
+        return status
+
+    PENDING = 0, "not tried", "the migrate stage failed; the daemon's log says why"
+    MOVED = 1, "moved", "on the target node"
+    ALREADY_THERE = 2, "were there already", "on the target node before the plan was applied"
+    WOULD_MOVE = 3, "would move", "a dry run: the move would have been tried"
+    DEFERRED = 4, "deferred", "the budget of bytes or time was spent before their turn"
+    IN_BACKOFF = 5, "wait", "they failed not long ago and are tried again after a delay"
+    SKIPPED = 6, "kept", "in a mapping that hmd does not move (shared code, `keep`)"
+    DUPLICATE = 7, "named twice", "another row of the plan has the page, or its huge page"
+    NOT_PRESENT = 8, "gone", "not mapped, swapped out, or never touched (ENOENT)"
+    BUSY = 9, "busy", "pinned or isolated (EBUSY), or the kernel gave up after retries"
+    NO_MEMORY = 10, "no room", "the target node is full (ENOMEM): more headroom helps"
+    SHARED = 11, "shared", "mapped by several processes, and `migrate: move_all` is off (EACCES)"
+    UNMOVABLE = 12, "unmovable", "the zero page, or a mapping that cannot migrate (EFAULT)"
+    GONE = 13, "process gone", "the process has exited (ESRCH), or another one has its pid"
+    INVALID = 14, "invalid", "a kernel thread, or flags that the kernel rejects (EINVAL)"
+    CPUSET = 15, "cpuset", "the process's cpuset lacks the target node (EACCES of a call)"
+    OFFLINE = 16, "offline", "the target node has no memory (ENODEV)"
+    PERMISSION = (
+        17,
+        "not permitted",
+        "CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for `move_all` (EPERM)",
+    )
+    NO_HUGE_PAGE = (
+        18,
+        "no huge page",
+        "a hugetlbfs page of 1 GiB, and the target node's pool has none free (ENOMEM)",
+    )
+    OTHER = 19, "other", "an error that hmd does not know"
+    BOUND = 20, "bound", "a memory policy (MPOL_BIND) binds the pages to other nodes"
 
     @property
     def label(self) -> str:
-        """The name in metrics, reports and files; "blacklisted" is the old name of IN_BACKOFF."""
-        return "blacklisted" if self is MoveStatus.IN_BACKOFF else self.name.lower()
+        """The name in metrics, reports and files."""
+        return self.name.lower()
 
 
 FAILURES: Final = frozenset(status for status in MoveStatus if status >= MoveStatus.NOT_PRESENT)
@@ -175,32 +176,6 @@ class MoveOutcome:
     def failures(self) -> dict[MoveStatus, int]:
         """Pages that failed to move, by reason."""
         return {status: n for status, n in self.pages.items() if status in FAILURES}
-
-
-@dataclass(slots=True)
-class MoverStats:
-    """Counters of a mover since it was created; pages are base pages, dry runs are not counted.
-
-    ``rows`` of plans; ``calls`` that move, their rows, and the time spent in them; ``queries`` and
-    their rows. ``moved_pages`` by flow, ``pages`` planned by status; ``split_huge_pages`` are rows
-    that were planned as a huge page which the kernel had split. ``batch_pages`` is the size of the
-    next call.
-    """
-
-    rows: int = 0
-    calls: int = 0
-    call_rows: int = 0
-    retried_rows: int = 0
-    queries: int = 0
-    queried_rows: int = 0
-    busy_ns: int = 0
-    slowest_call_ns: int = 0
-    split_huge_pages: int = 0
-    batch_pages: int = 0
-    moved_pages: dict[Flow, int] = field(default_factory=dict)
-    pages: dict[MoveStatus, int] = field(
-        default_factory=lambda: {s: 0 for s in MoveStatus if s is not MoveStatus.PENDING}
-    )
 
 
 @dataclass(slots=True)

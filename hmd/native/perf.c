@@ -41,17 +41,18 @@ int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, int grou
 	return fd < 0 ? -errno : (int)fd;
 }
 
-int hmd_perf_open_tasks(int cpu)
+int hmd_perf_open_log(int cpu, int switches)
 {
 	struct perf_event_attr attr = {
 		.size = sizeof(attr),
 		.type = PERF_TYPE_SOFTWARE,
 		.config = PERF_COUNT_SW_DUMMY,
-		.sample_type = PERF_SAMPLE_TIME,
+		.sample_type = PERF_SAMPLE_TIME | (switches ? PERF_SAMPLE_TID : 0),
 		.sample_id_all = 1,
-		.task = 1,
-		.comm = 1,
-		.comm_exec = 1,
+		.context_switch = !!switches,
+		.task = !switches,
+		.comm = !switches,
+		.comm_exec = !switches,
 		.disabled = 1,
 		/* Permitted to users who may not profile the kernel. */
 		.exclude_kernel = 1,

@@ -31,10 +31,11 @@ struct hmd_perf_times {
 int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, int group_fd);
 
 /*
- * Opens an event of a CPU that counts nothing and records forks, exits and new names of all
- * tasks there, each with its time; disabled and close-on-exec. Returns the descriptor.
+ * Opens an event of a CPU that counts nothing and records forks, exits and new names of all tasks
+ * there, or its switches to other threads, each with its time of CLOCK_MONOTONIC; disabled and
+ * close-on-exec. Returns the descriptor.
  */
-int hmd_perf_open_tasks(int cpu);
+int hmd_perf_open_log(int cpu, int switches);
 
 /* Maps the header page and `pages` (a power of two) of data. */
 int hmd_perf_map(int fd, size_t pages, void **header, void **data, uint64_t *data_bytes);

@@ -29,26 +29,6 @@ int hmd_spe_open(uint32_t type, uint64_t config, uint64_t config1, uint64_t conf
 	return fd < 0 ? -errno : (int)fd;
 }
 
-int hmd_spe_open_switches(int cpu)
-{
-	struct perf_event_attr attr = {
-		.size = sizeof(attr),
-		.type = PERF_TYPE_SOFTWARE,
-		.config = PERF_COUNT_SW_DUMMY,
-		.sample_type = PERF_SAMPLE_TID | PERF_SAMPLE_TIME,
-		.sample_id_all = 1,
-		.context_switch = 1,
-		.disabled = 1,
-		.exclude_kernel = 1,
-		.exclude_hv = 1,
-		.use_clockid = 1,
-		.clockid = CLOCK_MONOTONIC,
-	};
-	long fd = syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
-
-	return fd < 0 ? -errno : (int)fd;
-}
-
 int hmd_spe_map(int fd, void *header, uint64_t ring_bytes, uint64_t bytes, void **area)
 {
 	struct perf_event_mmap_page *page = header;

@@ -45,12 +45,6 @@ struct hmd_spe_notices {
 int hmd_spe_open(uint32_t type, uint64_t config, uint64_t config1, uint64_t config2,
 		 uint64_t interval, uint32_t watermark, int cpu);
 
-/*
- * Opens an event of a CPU that counts nothing and records each switch to another thread, with its
- * time of CLOCK_MONOTONIC; disabled and close-on-exec. Returns the descriptor or -errno.
- */
-int hmd_spe_open_switches(int cpu);
-
 /* Maps an AUX area of `bytes` (a power of two) after a ring of `ring_bytes`: 0 or -errno. */
 int hmd_spe_map(int fd, void *header, uint64_t ring_bytes, uint64_t bytes, void **area);
 int hmd_spe_unmap(void *area, uint64_t bytes);

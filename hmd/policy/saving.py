@@ -30,8 +30,8 @@ from hmd.base.numba_kernels import (
     kernel,
 )
 from hmd.base.units import PAGE_MOVE_COST
-from hmd.heat.geometry import MOVE_WEAR
 from hmd.heat.rates import ANSCOMBE
+from hmd.heat.settings import MOVE_WEAR
 from hmd.policy.cohorts import Cohorts
 from hmd.policy.horizon import Persistence
 from hmd.policy.latency import BandwidthBalance, loaded_latency_ns, parallelism

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.settings import CHUNK_BYTES
 from hmd.linux.huge_pages import huge_throughout
 from hmd.linux.mappings import PROCESS_MOST, MappingKind, Mappings, SharedRange, range_bytes
 from hmd.linux.process_table import ProcessTable

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
 from hmd.heat.table import HeatTable
 from hmd.linux.huge_pages import HugeSource, huge_source
 from hmd.linux.mappings import Mappings, compare_spaces, mapping_pieces

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
 from hmd.heat.chunks import ChunkIndex, find_chunks, insert_chunks
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES
 from hmd.linux.mappings import PROCESS_MOST, FileKey, SharedRange, range_bytes
 from hmd.linux.procfs import ProcessId
 from hmd.linux.resident_pages import ResidentPart

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.table import HeatTable
 from hmd.linux.mappings import in_namespace
 from hmd.linux.process_table import ProcessTable

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Sampled memory accesses, as columns.
 
-Every sampler returns batches, whatever its source: PEBS, IBS, the emulated machine, page faults, a
-recorded trace. Columns cost a few nanoseconds per sample; objects would cost hundreds.
+Every sampler returns batches (``AccessBatch``), a trace has ``Samples``, whatever their source:
+PEBS, IBS, the emulated machine, page faults. Columns cost a few nanoseconds per sample; objects
+would cost hundreds.
 
 ``COLUMNS`` is the one table of these columns: batches, perf rings (``hmd.sample.perf_ring``) and
-trace files (``hmd.trace.trace``) follow it. A new column is a line here, a field of ``AccessBatch``
-and of ``hmd.trace.trace.Samples``, and what fills it: in ``hmd/native/ring.c`` for perf rings.
+trace files (``hmd.trace``) follow it. A new column is a line here, a field of ``AccessBatch`` and
+of ``Samples``, and what fills it: in ``hmd/native/ring.c`` for perf rings.
 """
 
 from __future__ import annotations
@@ -53,6 +54,14 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "period": Column(np.uint32, "<u4"),
     "instructions": Column(np.uint64, "<u8", optional=True),
 }
+
+SAMPLE_COLUMNS: Final[Mapping[str, np.dtype[Any]]] = {
+    name: np.dtype(column.trace_dtype) for name, column in COLUMNS.items()
+}
+FILE_NAMES: Final[Mapping[str, str]] = {
+    name: column.trace_name or name for name, column in COLUMNS.items()
+}
+"""Types of columns in trace files, and their names there and in exports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +141,50 @@ class AccessBatch:
     def empty(cls) -> AccessBatch:
         """Return a batch without samples."""
         return cls.of(np.empty(0, np.uint64))
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Sampled accesses in order of time; all columns have shape ``(n,)``.
+
+    ``process`` indexes the trace's processes, ``kind`` holds :class:`Kind`.
+    ``thread`` and ``latency_ns`` are 0 if the source does not have them; ``period`` is the number
+    of accesses that a row stands for. ``instructions`` counts those that the row's CPU had executed
+    by then, in any process; 0 if they are not counted.
+    """
+
+    time_ns: npt.NDArray[np.uint64]
+    address: npt.NDArray[np.uint64]
+    process: npt.NDArray[np.uint16]
+    thread: npt.NDArray[np.uint32]
+    cpu: npt.NDArray[np.uint16]
+    kind: npt.NDArray[np.uint8]
+    latency_ns: npt.NDArray[np.uint32]
+    period: npt.NDArray[np.uint32]
+    instructions: npt.NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.time_ns)
+
+    def take(self, rows: slice | npt.NDArray[Any]) -> Samples:
+        """Return rows, selected by a slice, a mask or indices."""
+        return Samples(*(getattr(self, name)[rows] for name in SAMPLE_COLUMNS))
+
+    @classmethod
+    def empty(cls) -> Samples:
+        """Return no samples."""
+        return cls(*(np.empty(0, dtype) for dtype in SAMPLE_COLUMNS.values()))
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Samples]) -> Samples:
+        """Return all samples of parts, in the order of the parts."""
+        if not parts:
+            return cls.empty()
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in SAMPLE_COLUMNS))
+
+    def in_order_of_time(self) -> Samples:
+        """Return the samples in order of time; the sort is stable."""
+        if np.all(self.time_ns[1:] >= self.time_ns[:-1]):
+            return self
+        return self.take(np.argsort(self.time_ns, kind="stable"))

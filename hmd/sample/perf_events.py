@@ -336,7 +336,7 @@ class TaskEvents:
         try:
             for cpu in parse_ids(read_text(sysfs / "devices/system/cpu/online")):
                 what = f"cannot open task events on CPU {cpu}"
-                fd = _checked(int(lib.hmd_perf_open_tasks(cpu)), what)
+                fd = _checked(int(lib.hmd_perf_open_log(cpu, 0)), what)
                 ring = EventRing(fd, event, Kind.LOAD, TASK_RING_PAGES, cpu=cpu)
                 self._rings.append(ring)
                 ring.enable()

@@ -553,7 +553,7 @@ def open_switches(cpus: Iterable[int]) -> SwitchLog:
 
     try:
         for cpu in cpus:
-            fd = int(lib.hmd_spe_open_switches(cpu))
+            fd = int(lib.hmd_perf_open_log(cpu, 1))
             if fd < 0:
                 raise PerfError(-fd, f"cannot record thread switches on CPU {cpu}")
             rings[cpu] = EventRing(fd, _SWITCH_TYPE, Kind.LOAD, _SWITCH_PAGES, cpu=cpu)

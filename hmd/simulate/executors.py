@@ -22,8 +22,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
-from hmd.base.errors import HmdError, UnreachableError, UsageError
-from hmd.base.optional_packages import missing_extra
+from hmd.base.errors import HmdError, UnreachableError, UsageError, missing_extra
 from hmd.emulate.recordings.misses import MissStream
 from hmd.simulate.journal import code_digest
 

@@ -25,12 +25,12 @@ from hmd.emulate.recordings.misses import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.recordings.replay import replayed
 from hmd.emulate.timing_params import timing_params
 from hmd.estimate.samples import page_keys
-from hmd.heat.geometry import CHUNK_PAGES
-from hmd.sample.access_batch import Kind
+from hmd.heat.settings import CHUNK_PAGES
+from hmd.sample.access_batch import Kind, Samples
 from hmd.trace.blocks import MAGIC
 from hmd.trace.reader import TraceFile
-from hmd.trace.sampling_error import sampling_error
-from hmd.trace.trace import Samples, Trace
+from hmd.trace.summary import sampling_error
+from hmd.trace.trace import Trace
 
 MAX_MISSES: Final = 1 << 22
 """Misses of a program at most: a simulation of them takes about a second."""

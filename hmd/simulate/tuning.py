@@ -20,8 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from hmd.base.errors import ConfigError, UsageError
-from hmd.base.optional_packages import missing_extra
+from hmd.base.errors import ConfigError, UsageError, missing_extra
 from hmd.policy.settings import AUTO, FILE, SECONDS, PolicyInfo, Setting, Value
 from hmd.simulate.cases import CaseRuntimes, SimulationCase, Values
 

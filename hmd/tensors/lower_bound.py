@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.optional_packages import missing_extra
+from hmd.base.errors import missing_extra
 from hmd.tensors.lifetimes import Vitality, vitality
 from hmd.tensors.memory_system import MemorySystem, PricingRules
 from hmd.tensors.trace import Floats, Ints, TensorTrace

@@ -10,7 +10,8 @@ import numpy as np
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import UNLIMITED
 from hmd.tensors.move_plan import MovePlan
-from hmd.tensors.planner import PlannerEntry, StepProblem
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import PlannerEntry
 from hmd.tensors.simulator import StepResult
 
 

@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if find_spec("torch") is None:
-        from hmd.base.optional_packages import missing_extra
+        from hmd.base.errors import missing_extra
 
         raise missing_extra(f"hmd.torch.{name}", "PyTorch", "torch")
     return getattr(import_module(_PUBLIC[name]), name)

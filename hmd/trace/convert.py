@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from hmd.base.atomic_file import finished_file
-from hmd.base.errors import HmdError
-from hmd.base.optional_packages import missing_extra
+from hmd.base.errors import HmdError, missing_extra
 from hmd.base.untrusted_files import DAMAGED, read_arrays, reason_of
+from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, Samples
 from hmd.trace.perf_data import MAGIC, OTHER_MAGICS, PerfData
 from hmd.trace.perf_recording import PerfRecording
 from hmd.trace.perf_script import FIELDS, PerfScript
 from hmd.trace.reader import TraceError
-from hmd.trace.trace import FILE_NAMES, SAMPLE_COLUMNS, Ending, Samples, Trace, TracedProcess
+from hmd.trace.trace import Ending, Trace, TracedProcess
 
 TICKS_PER_MS = 1_400_000
 PERIOD = 32

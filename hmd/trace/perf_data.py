@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.optional_packages import missing_extra
+from hmd.base.errors import missing_extra
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import store_configs
 from hmd.sample.perf_ring import (

@@ -22,12 +22,12 @@ import numpy.typing as npt
 import hmd
 from hmd.base.errors import HmdError, UsageError
 from hmd.linux.mappings import kind_of
-from hmd.sample.access_batch import Kind
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind
 from hmd.sample.cpu_models import CpuModel, find_core
 from hmd.sample.perf_ring import Level, RecordColumns
 from hmd.trace.blocks import MAX_ROWS
 from hmd.trace.reader import MAX_INT64, MAX_PROCESSES, TraceError
-from hmd.trace.trace import SAMPLE_COLUMNS, Ending, Losses, MappingSnapshot, TracedProcess
+from hmd.trace.trace import Ending, Losses, MappingSnapshot, TracedProcess
 from hmd.trace.writer import TraceWriter
 
 USER_END: Final = np.uint64(1 << 56)

@@ -22,18 +22,15 @@ import numpy.typing as npt
 from hmd.base.errors import HmdError, PageSizeError
 from hmd.base.units import PAGE_BYTES, PAGE_SIZES
 from hmd.linux.mappings import MappingKind
-from hmd.sample.access_batch import COLUMNS
+from hmd.sample.access_batch import COLUMNS, FILE_NAMES, SAMPLE_COLUMNS, Samples
 from hmd.trace.blocks import VERSION, Block, DamageError, read_block, read_header
 from hmd.trace.trace import (
-    FILE_NAMES,
     PROGRESS_COLUMNS,
-    SAMPLE_COLUMNS,
     Ending,
     InstructionProgress,
     Losses,
     MappingSnapshot,
     PlacementChange,
-    Samples,
     Trace,
     TracedProcess,
 )

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""Summary of a trace in a few figures."""
+"""A trace in a few figures, and the error that sampling brings into results from an imported one.
+
+That error follows from how many samples a page has. ``sampling_error.yaml`` has what was measured
+on recorded programs of which all misses are known (bench/suite/import_error.py).
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+import yaml
 
 from hmd.base.units import PAGE_BYTES
 from hmd.sample.access_batch import Kind
-from hmd.trace.sampling_error import is_imported, sampling_error
 from hmd.trace.trace import Trace
 
 
@@ -28,7 +34,6 @@ def summarise(trace: Trace) -> dict[str, Any]:
     page = samples.address // np.uint64(PAGE_BYTES)
     process_page = np.unique(page ^ (samples.process.astype(np.uint64) << np.uint64(52)))
     latencies = samples.latency_ns[samples.latency_ns > 0]
-    mean_latency_ns = float(latencies.mean()) if len(latencies) else 0.0
     elapsed_ns = None if ending is None else ending.elapsed_ns
     return {
         "command": [str(word) for word in about.get("command", [])],
@@ -51,8 +56,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "stores": int((samples.kind == Kind.STORE).sum()),
         "pages": len(process_page),
         "threads": len(np.unique(samples.thread)),
-        "mean_latency_ns": mean_latency_ns,
-        "mean_weight_ns": mean_latency_ns,  # its former name, until the next version
+        "mean_latency_ns": float(latencies.mean()) if len(latencies) else 0.0,
         "lost": trace.losses.lost,
         "throttled": trace.losses.throttled,
         "resident_pages": resident_pages(trace),
@@ -90,3 +94,53 @@ def resident_pages(trace: Trace) -> dict[int, int]:
             if n >= 0:
                 nodes[n] = nodes.get(n, 0) + pages
     return dict(sorted(nodes.items()))
+
+
+TABLE: Final = Path(__file__).with_name("sampling_error.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingError:
+    """Means over programs, as shares: pages that are found, errors of runtimes."""
+
+    period: int
+    samples_per_page: float
+    recall: float
+    estimate_error: float
+    simulate_error: float
+
+    def describe(self, runtime: str = "estimate") -> str:
+        """Return it in one line; ``runtime`` is that of ``hmd estimate`` or ``simulate``."""
+        error = self.estimate_error if runtime == "estimate" else self.simulate_error
+        return (
+            f"sampled 1 in {self.period:,}, {self.samples_per_page:.1f} samples per page: "
+            f"hottest-quarter recall about {self.recall:.0%}, runtime error ({runtime}) about "
+            f"{error:.0%}".replace("%", " %")
+        )
+
+
+def is_imported(trace: Trace) -> bool:
+    """Return whether a trace is an import, not a recording of hmd."""
+    return bool(trace.about.get("source"))
+
+
+def sampling_error(trace: Trace) -> SamplingError:
+    """Return the error to expect of a trace, between the densities that were measured."""
+    samples = trace.samples
+    key = samples.address // np.uint64(PAGE_BYTES)
+    key |= samples.process.astype(np.uint64) << np.uint64(48)
+    density = len(samples) * trace.stride / max(1, len(np.unique(key)))
+    columns = _table()
+    at = np.log(max(density, 1e-3))
+    recall, estimate, simulate = (
+        float(np.interp(at, columns["log_density"], columns[name]))
+        for name in ("recall", "estimate_error", "simulate_error")
+    )
+    return SamplingError(int(trace.about.get("period") or 1), density, recall, estimate, simulate)
+
+
+@cache
+def _table() -> dict[str, list[float]]:
+    rows = yaml.safe_load(TABLE.read_text())
+    columns = {name: [float(row[name]) for row in rows] for name in rows[0]}
+    return columns | {"log_density": np.log(columns["samples_per_page"]).tolist()}

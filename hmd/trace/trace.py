@@ -8,7 +8,7 @@ that ran it, or modelled time of the emulated machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.clock import ClockKind
-from hmd.sample.access_batch import COLUMNS
+from hmd.sample.access_batch import Samples
 
 Pages: TypeAlias = npt.NDArray[np.uint64]
 """Addresses of base pages."""
@@ -25,62 +25,6 @@ Nodes: TypeAlias = npt.NDArray[np.int16]
 
 UNMAPPED = np.int16(-1)
 """The node of a page that is not present."""
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Sampled accesses in order of time; all columns have shape ``(n,)``.
-
-    ``process`` indexes the trace's processes. ``kind`` holds ``hmd.sample.access_batch.Kind``.
-    ``thread`` and ``latency_ns`` are 0 if the source does not have them; ``period`` is the number
-    of accesses that a row stands for. ``instructions`` counts those that the row's CPU had executed
-    by then, in any process; 0 if they are not counted.
-    """
-
-    time_ns: npt.NDArray[np.uint64]
-    address: npt.NDArray[np.uint64]
-    process: npt.NDArray[np.uint16]
-    thread: npt.NDArray[np.uint32]
-    cpu: npt.NDArray[np.uint16]
-    kind: npt.NDArray[np.uint8]
-    latency_ns: npt.NDArray[np.uint32]
-    period: npt.NDArray[np.uint32]
-    instructions: npt.NDArray[np.uint64]
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.time_ns)
-
-    def take(self, rows: slice | npt.NDArray[Any]) -> Samples:
-        """Return rows, selected by a slice, a mask or indices."""
-        return Samples(*(getattr(self, name)[rows] for name in SAMPLE_COLUMNS))
-
-    @classmethod
-    def empty(cls) -> Samples:
-        """Return no samples."""
-        return cls(*(np.empty(0, dtype) for dtype in SAMPLE_COLUMNS.values()))
-
-    @classmethod
-    def concatenated(cls, parts: Sequence[Samples]) -> Samples:
-        """Return all samples of parts, in the order of the parts."""
-        if not parts:
-            return cls.empty()
-        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in SAMPLE_COLUMNS))
-
-    def in_order_of_time(self) -> Samples:
-        """Return the samples in order of time; the sort is stable."""
-        if np.all(self.time_ns[1:] >= self.time_ns[:-1]):
-            return self
-        return self.take(np.argsort(self.time_ns, kind="stable"))
-
-
-SAMPLE_COLUMNS: Mapping[str, np.dtype[Any]] = {
-    name: np.dtype(column.trace_dtype) for name, column in COLUMNS.items()
-}
-FILE_NAMES: Mapping[str, str] = {
-    name: column.trace_name or name for name, column in COLUMNS.items()
-}
-"""The names of these columns in trace files and exports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,10 @@ import numpy.typing as npt
 
 from hmd.base.atomic_file import create_private
 from hmd.base.errors import HmdError
-from hmd.sample.access_batch import AccessBatch
+from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, AccessBatch
 from hmd.trace.blocks import MAX_ROWS, Table, write_block, write_header
 from hmd.trace.trace import (
-    FILE_NAMES,
     PROGRESS_COLUMNS,
-    SAMPLE_COLUMNS,
     Ending,
     Losses,
     MappingSnapshot,

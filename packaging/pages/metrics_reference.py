@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Writes the tables of docs/reference/metrics.md from the definitions of the metrics.
+"""Writes docs/reference/metrics.md and the dashboard's reasons from the definitions in hmd.
 
-Run as ``python packaging/pages/metrics_reference.py [FILE]``; FILE is the whole page by default in
-its place. A test fails where that is out of date.
+Run as ``python packaging/pages/metrics_reference.py [FILE]``; FILE is the whole page of metrics,
+alone; by default both are written in their places. A test fails where one is out of date.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,28 +22,7 @@ FILE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 MARK = "<!-- From here on made by python packaging/pages/metrics_reference.py -->\n"
 """The text above the mark is not generated."""
 
-REASONS = {
-    MoveStatus.ALREADY_THERE: "was on the target node already",
-    MoveStatus.WOULD_MOVE: "a dry run: the move would have been tried",
-    MoveStatus.DEFERRED: "the byte or time budget was spent before its turn",
-    MoveStatus.IN_BACKOFF: "failed recently; retried after a delay",
-    MoveStatus.SKIPPED: "in a mapping that hmd does not move",
-    MoveStatus.DUPLICATE: "occurs twice in the plan",
-    MoveStatus.NOT_PRESENT: "not mapped, swapped out, or never touched",
-    MoveStatus.BUSY: "pinned in memory or isolated, or the kernel gave up after retries",
-    MoveStatus.NO_MEMORY: "the target node is full",
-    MoveStatus.SHARED: "mapped by several processes, and `migrate: move_all` is off",
-    MoveStatus.UNMOVABLE: "the zero page, or a mapping that cannot migrate",
-    MoveStatus.GONE: "the process has exited",
-    MoveStatus.INVALID: "a kernel thread, or flags that the kernel rejects",
-    MoveStatus.BOUND: "a memory policy (MPOL_BIND) binds the page to other nodes",
-    MoveStatus.CPUSET: "the process's cpuset lacks the target node",
-    MoveStatus.OFFLINE: "the target node has no memory",
-    MoveStatus.PERMISSION: "CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for `move_all`",
-    MoveStatus.NO_HUGE_PAGE: "a hugetlbfs page of 1 GiB, and the target node's pool has none free",
-    MoveStatus.OTHER: "any other error",
-}
-"""Why planned pages did not move."""
+PAGE_FILE = Path(__file__).parents[2] / "hmd/dashboard/page/reasons.js"
 
 
 def reference() -> str:
@@ -82,12 +62,27 @@ def _reasons() -> Iterator[str]:
     yield "Values of `reason` in `hmd_unmoved_pages_total` and `hmd_move_failures_total`.\n"
     yield "| reason | counted as | meaning |"
     yield "|---|---|---|"
-    for status, meaning in REASONS.items():
-        counted = "failure" if status in FAILURES else "unmoved"
-        yield f"| `{status.label}` | {counted} | {meaning} |"
+    for status in MoveStatus:
+        if status not in (MoveStatus.PENDING, MoveStatus.MOVED):
+            counted = "failure" if status in FAILURES else "unmoved"
+            yield f"| `{status.label}` | {counted} | {status.meaning} |"
     yield ""
+
+
+def page_reasons() -> str:
+    """Return the module of the dashboard's page with word and meaning of each reason."""
+    rows = "".join(
+        f"  {s.label}: {json.dumps([s.word, s.meaning.replace('`', '')])},\n" for s in MoveStatus
+    )
+    return (
+        "// SPDX-License-Identifier: MIT\n"
+        "// Made by python packaging/pages/metrics_reference.py from hmd/migrate/status.py.\n"
+        f"export const REASONS = {{\n{rows}}};\n"
+    )
 
 
 if __name__ == "__main__":
     written = Path(sys.argv[1]) if len(sys.argv) > 1 else FILE
     written.write_text(FILE.read_text().split(MARK)[0] + MARK + "\n" + reference())
+    if written == FILE:
+        PAGE_FILE.write_text(page_reasons())

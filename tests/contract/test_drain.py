@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_PAGES
+from hmd.heat.settings import CHUNK_PAGES
 from hmd.heat.table import HeatTable
 from hmd.linux.topology import Node, NodeMemory, Topology
 from hmd.policy import registry

@@ -59,6 +59,7 @@ class FakeKernel:
         self.now_s = 100.0
         self.page_cost_s = 1e-6
         self.calls: list[tuple[int, list[int], int]] = []
+        self.queried_rows = 0
         self.before_call: Callable[[int], object] = lambda _: None
         self.stat_answers: Callable[[int], ProcessStat | None] | None = None
 
@@ -102,6 +103,7 @@ class FakeKernel:
         return 0 if process.permitted else -errno.EPERM
 
     def query_nodes(self, pid: int, addresses: Addresses) -> npt.NDArray[np.int16]:
+        self.queried_rows += len(addresses)
         if refusal := self._refusal(pid):
             return np.full(len(addresses), refusal, np.int16)
         memory = self.processes[pid].memory

@@ -38,7 +38,7 @@ def run(page_bytes: int | None, *words: str) -> str:
 SIZES = """
 from hmd.base.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES, PAGE_SHIFT
 from hmd.heat.chunks import CHUNK_SHIFT
-from hmd.heat.geometry import CHUNK_BLOCKS, CHUNK_BYTES, PROBE_PART_PAGES, PROBE_PARTS
+from hmd.heat.settings import CHUNK_BLOCKS, CHUNK_BYTES, PROBE_PART_PAGES, PROBE_PARTS
 assert 1 << PAGE_SHIFT == PAGE_BYTES
 assert 1 << CHUNK_SHIFT == CHUNK_BYTES == HUGE_PAGE_BYTES
 assert CHUNK_BLOCKS * 16 == PROBE_PARTS * PROBE_PART_PAGES == HUGE_PAGE_PAGES

@@ -1,34 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Recent moves with their reasons, and the pages that could not be moved.
 import { $, detailsTable, el, fillTable } from "./elements.js";
+import { REASONS } from "./reasons.js";
 import { PAGE_BYTES, bytes, clock, count, short } from "./units.js";
 
 const ROUNDS = 8; // that are shown; state.json has more
 
-const LEFT = {
-  pending: ["not tried", "the migrate stage failed; the daemon's log says why"],
-  already_there: ["were there already", "nothing to do"],
-  would_move: ["would move", "a dry run"],
-  deferred: ["left for later", "the budget of bytes or time was spent first"],
-  blacklisted: ["wait", "they failed not long ago and are tried again later"],
-  skipped: ["kept", "shared executable code stays where it is"],
-  duplicate: ["named twice", "another row of the plan has the page"],
-  not_present: ["gone", "unmapped, swapped out, or never touched (ENOENT)"],
-  busy: ["busy", "pinned or isolated (EBUSY); they wait for another try"],
-  no_memory: ["no room", "the target node was full (ENOMEM): more headroom helps"],
-  shared: ["shared", "several processes map them; move_shared would move them (EACCES)"],
-  unmovable: ["unmovable", "the mapping cannot migrate (EFAULT)"],
-  gone: ["process gone", "it exited first (ESRCH)"],
-  invalid: ["invalid", "a kernel thread, or flags that this kernel lacks (EINVAL)"],
-  bound: ["bound", "a memory policy (MPOL_BIND) binds them to other nodes"],
-  cpuset: ["cpuset", "the process's cpuset lacks the target node (EACCES)"],
-  offline: ["offline", "the target node has no memory (ENODEV)"],
-  permission: ["not permitted", "CAP_SYS_PTRACE or CAP_SYS_NICE is missing (EPERM)"],
-  no_huge_page: ["no huge page", "1 GiB each, and the target node's pool has none free (ENOMEM)"],
-  other: ["other", "an error that hmd does not know"],
-};
-const word = (reason) => (LEFT[reason] ?? [reason.replaceAll("_", " "), ""])[0];
-const meaning = (reason) => (LEFT[reason] ?? ["", ""])[1];
+const word = (reason) => (REASONS[reason] ?? [reason.replaceAll("_", " "), ""])[0];
+const meaning = (reason) => (REASONS[reason] ?? ["", ""])[1];
 const tierOf = (status, node) => status.tiers.findIndex((nodes) => nodes.includes(node));
 
 function direction(status, flow) {

@@ -9,6 +9,16 @@ the page cache in every run. For a server, a client's load is run to its end, wh
 
 The plugin's records are in the order of the host's time. Those of one CPU are in the order of its
 instructions, up to marks, which other CPUs wrote for it (plugin/recording.h).
+A CPU that halts waits for another one (a barrier, a lock, the start of a thread). The recording has
+its wake-up, and a mark of each other CPU that ran then. A replay keeps this order and not the
+times: at each wake-up, all CPUs wait for each other where they were (``ThreadOrder.meets_at``).
+That is exact for programs that wait at barriers. Where one hands a lock to another, the order of
+the recording is kept too, though another placement might change it.
+
+System calls that give memory back are recorded as they begin (hmd/emulate/plugin/frees.h). A page
+is given back by the first call after an access to it; what was not accessed since is not. From then
+on its frame is no page's, until another page is accessed in it: the kernel's clearing of a frame
+for its next page is an access to that one.
 """
 
 from __future__ import annotations
@@ -19,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +38,13 @@ from hmd.base.errors import HmdError
 from hmd.base.units import PAGE_BYTES
 from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.preset import Preset, with_cpus
-from hmd.emulate.recordings.frees import FreedPages, freed_pages, page_frees, split_frees
-from hmd.emulate.recordings.misses import MissFlag, MissRecording, MissStream
-from hmd.emulate.recordings.threads import awake_ps, thread_order
+from hmd.emulate.recordings.misses import (
+    MissFlag,
+    MissRecording,
+    MissStream,
+    PageFrees,
+    ThreadOrder,
+)
 from hmd.emulate.vm.boot import Machine
 from hmd.emulate.vm.guest import BASE_ENVIRONMENT, Command
 
@@ -347,3 +361,205 @@ def _execute(machine: Machine, command: Command, placement: Placement) -> None:
 
 def _set(machine: Machine, path: str, text: str) -> None:
     machine.run(["sh", "-c", f"echo {text} > {path}"], check=True)
+
+
+_INTERRUPT_INSTRUCTIONS: Final = 20_000
+"""A CPU that wakes for fewer, all in the kernel, handles an interrupt: no one waits for it."""
+
+
+def thread_order(raw: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], ThreadOrder | None]:
+    """Return the rows of a recording in the order of CPUs and their instructions, and the meetings.
+
+    ``raw`` has the plugin's records in the order of the file, with ``cpu``, ``flags``,
+    ``instructions`` and ``depends``. One CPU has no meetings: None.
+    """
+    cpus = np.unique(raw["cpu"])
+    if len(cpus) <= 1:
+        return np.arange(len(raw)), None
+    parts = [_rows_of(raw, int(cpu)) for cpu in cpus]
+    sizes = [len(part) for part in parts]
+    meets_at = _meetings(raw, cpus, parts)
+    order = ThreadOrder(np.cumsum([0, *sizes], dtype=np.int64), meets_at)
+    return np.concatenate(parts), order
+
+
+def awake_ps(raw: npt.NDArray[Any]) -> int:
+    """Return for how long at least one CPU was not halted; halts and wake-ups have their times."""
+    woke = _is_a(raw, MissFlag.WAKE)
+    rows = np.flatnonzero(woke | _is_a(raw, MissFlag.HALT))
+    rows = rows[np.lexsort((~woke[rows], raw["vaddr"][rows]))]
+    step = np.where(woke[rows], 1, -1)
+    # A CPU that ran when the recording began has its halt first.
+    _, first = np.unique(raw["cpu"][rows], return_index=True)
+    awake = int((step[first] < 0).sum()) + np.cumsum(step)
+    if not len(rows):
+        return 0
+    return int(np.diff(raw["vaddr"][rows].astype(np.int64))[awake[:-1] > 0].sum())
+
+
+def _is_a(raw: npt.NDArray[Any], kind: MissFlag) -> npt.NDArray[np.bool_]:
+    """Return the rows that are halts, wake-ups or marks."""
+    return np.asarray(raw["flags"] == kind)
+
+
+def _rows_of(raw: npt.NDArray[Any], cpu: int) -> npt.NDArray[np.int64]:
+    """Return a CPU's rows by instructions, without marks that came just after it halted."""
+    rows = np.flatnonzero(raw["cpu"] == cpu)
+    rows = rows[np.argsort(raw["instructions"][rows], kind="stable")]
+    marked = _is_a(raw[rows], MissFlag.MARK)
+    place = np.arange(len(rows))
+    before = np.maximum.accumulate(np.where(marked, 0, place))
+    late = marked & _is_a(raw[rows[before]], MissFlag.HALT)
+    return np.asarray(rows[~late])
+
+
+def _meetings(
+    raw: npt.NDArray[Any], cpus: npt.NDArray[np.uint8], parts: list[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.uint64]:
+    """Return for each wake-up that another CPU may have caused how far each CPU had come."""
+    woken = [part[_meets(raw[part])] for part in parts]
+    wakes = np.sort(np.concatenate(woken))
+    found = np.empty((len(wakes), len(parts)), np.uint64)
+    for column, part in enumerate(parts):
+        own = ~_is_a(raw[part], MissFlag.MARK)
+        place = np.flatnonzero(own)
+        # Halted, or waking now: behind it are the rows that the file has before.
+        found[:, column] = _behind(np.searchsorted(part[place], wakes), place)
+        marks = np.flatnonzero(~own)
+        meeting = _meeting_of(raw, cpus, woken, wakes, part[marks])
+        known = meeting >= 0
+        found[meeting[known], column] = (marks[known] + 1).astype(np.uint64)
+    return np.maximum.accumulate(found, axis=0)
+
+
+def _behind(count: npt.NDArray[np.int64], place: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Return the places after so many rows that are no marks."""
+    return np.append(0, place + 1)[count].astype(np.uint64)
+
+
+def _meeting_of(
+    raw: npt.NDArray[Any],
+    cpus: npt.NDArray[np.uint8],
+    woken: list[npt.NDArray[np.int64]],
+    wakes: npt.NDArray[np.int64],
+    marks: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Return the meeting of each mark, which is written just before the wake-up; -1 for none."""
+    meeting = np.full(len(marks), -1, np.int64)
+    for cpu, own_wakes in zip(cpus, woken, strict=True):
+        mine = np.flatnonzero(raw["depends"][marks] == cpu)
+        all_wakes = np.flatnonzero((raw["cpu"] == cpu) & _is_a(raw, MissFlag.WAKE))
+        following = all_wakes[np.searchsorted(all_wakes, marks[mine])]
+        meets = np.isin(following, own_wakes)
+        meeting[mine[meets]] = np.searchsorted(wakes, following[meets])
+    return meeting
+
+
+def _meets(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return the wake-ups of one CPU after which it does more than to handle an interrupt."""
+    wake = np.flatnonzero(_is_a(rows, MissFlag.WAKE))
+    halt = np.append(np.flatnonzero(_is_a(rows, MissFlag.HALT)), len(rows))
+    until = halt[np.searchsorted(halt, wake)]
+    others = MissFlag.KERNEL | MissFlag.HALT | MissFlag.WRITE_BACK
+    in_user = np.append(0, np.cumsum((rows["flags"] & np.uint8(others)) == 0))
+    last = np.minimum(until, len(rows) - 1)
+    executed = rows["instructions"][last] - rows["instructions"][wake]
+    short = (in_user[until] == in_user[wake]) & (executed < _INTERRUPT_INSTRUCTIONS)
+    found = np.zeros(len(rows), np.bool_)
+    found[wake[~short]] = True
+    return found
+
+
+_HEAP_MOST_PAGES: Final = (1 << 40) // PAGE_BYTES
+"""A program break that is further below the last one is another program's."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreedRanges:
+    """Ranges of virtual page numbers, ``first`` to ``last`` (exclusive); shape ``(k,)``.
+
+    They are given back before the miss of ``row``, which does not fall.
+    """
+
+    row: npt.NDArray[np.int64]
+    first: npt.NDArray[np.uint64]
+    last: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class FreedPages:
+    """Pages that are given back, by time: ``page`` is a virtual page number; shape ``(k,)``.
+
+    ``accessed`` is the row of the last access before, which names the page's frame.
+    """
+
+    row: npt.NDArray[np.int64]
+    page: npt.NDArray[np.uint64]
+    accessed: npt.NDArray[np.int64]
+
+
+def split_frees(raw: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], FreedRanges]:
+    """Return the plugin's records without those of freed memory, and these.
+
+    Of several CPUs none are returned: their order to other CPUs' accesses is not kept.
+    """
+    is_free = raw["flags"] == MissFlag.FREE
+    misses, frees = raw[~is_free], raw[is_free]
+    if len(np.unique(raw["cpu"])) > 1:
+        frees = frees[:0]
+    rows = np.cumsum(~is_free)[is_free][: len(frees)]
+    first = frees["vaddr"] // np.uint64(PAGE_BYTES)
+    pages = frees["paid_hits"].astype(np.uint64) | frees["near_hits"].astype(
+        np.uint64
+    ) << np.uint64(32)
+    last = first + pages
+    last[pages == 0] = _heap_ends(first[pages == 0])
+    kept = last > first
+    return misses, FreedRanges(rows[kept].astype(np.int64), first[kept], last[kept])
+
+
+def _heap_ends(ends: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the end of the heap before each brk(2) that shrinks it, else the new one."""
+    before = np.concatenate((ends[:1], ends[:-1]))
+    shrinks = (before > ends) & (before - ends < np.uint64(_HEAP_MOST_PAGES))
+    return np.where(shrinks, before, ends)
+
+
+def freed_pages(
+    ranges: FreedRanges, rows: npt.NDArray[np.int64], page: npt.NDArray[np.uint64]
+) -> FreedPages:
+    """Return the pages that the ranges give back.
+
+    ``rows`` are accesses to the program's pages, ascending, and ``page`` their page numbers.
+    """
+    # By page, then by row: a page's frees and accesses are neighbours.
+    known = np.unique(page)
+    begin, end = np.searchsorted(known, ranges.first), np.searchsorted(known, ranges.last)
+    counts = end - begin
+    event = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(len(event)) - np.repeat(np.cumsum(counts) - counts, counts)
+    freed, at = known[begin[event] + within], ranges.row[event]
+    order = np.lexsort((rows, page))
+    page, rows = page[order], rows[order]
+    # An access of the same row comes after the free.
+    number = np.searchsorted(known, page).astype(np.int64)
+    stride = int(max(rows.max(initial=0), at.max(initial=0))) + 2
+    access = number * stride + rows
+    place = np.searchsorted(access, (begin[event] + within) * stride + at) - 1
+    before = np.maximum(place, 0)
+    accessed = (place >= 0) & (page[before] == freed) if len(page) else np.zeros(0, np.bool_)
+    found = np.where(accessed, rows[before], -1) if len(page) else np.zeros(0, np.int64)
+    kept = np.flatnonzero(accessed)
+    # The first free after an access is the one: another of the same access finds nothing.
+    keys = (begin[event] + within)[kept] * stride + found[kept]
+    _, first = np.unique(keys, return_index=True)
+    kept = np.sort(kept[first])
+    return FreedPages(at[kept], freed[kept], found[kept])
+
+
+def page_frees(freed: FreedPages, user_keys: npt.NDArray[np.uint64]) -> PageFrees | None:
+    """Return what a stream keeps; ``user_keys`` are its pages' numbers, ascending."""
+    if not len(freed.row):
+        return None
+    page = np.searchsorted(user_keys, freed.page).astype(np.uint32)
+    return PageFrees(freed.row, page)

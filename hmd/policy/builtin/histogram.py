@@ -33,8 +33,8 @@ from hmd.base.numba_kernels import (
     kernel,
 )
 from hmd.heat.candidates import BINS, heat_bin
-from hmd.heat.geometry import MOVE_WEAR
 from hmd.heat.rates import ANSCOMBE
+from hmd.heat.settings import MOVE_WEAR
 from hmd.policy.nodes import nodes_of
 from hmd.policy.plan import MachineView, Plan, TierRequest
 from hmd.policy.planning import build_plan

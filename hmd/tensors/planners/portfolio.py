@@ -35,8 +35,8 @@ from hmd.base.errors import MissingError
 from hmd.tensors.eviction import step_uses
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.move_plan import MovePlan, MovePlanError, plan_of
-from hmd.tensors.planner import StepProblem, planner_named
-from hmd.tensors.planners import g10
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import g10, planner_named
 from hmd.tensors.planners.autotm import split_plans
 from hmd.tensors.residency_model import dense_placement
 from hmd.tensors.transfers import TransferDraft, schedule_transfers

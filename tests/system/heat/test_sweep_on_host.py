@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.settings import CHUNK_BYTES
 from hmd.heat.table import HeatTable
 from hmd.linux.huge_pages import HugeSource, huge_source
 from hmd.linux.procfs import ProcessId, identify

@@ -102,7 +102,6 @@ def test_pageout_writes_file_pages_back(child: Child) -> None:
     assert sent.out_bytes >= (PAGES - 32) * PAGE
     assert resident(child, child.of_file) * PAGE == PAGES * PAGE - sent.out_bytes
     assert (sent.node < 0).sum() * PAGE == sent.out_bytes
-    assert pageout.stats.out_pages * PAGE == sent.out_bytes
 
 
 def test_pageout_within_budget_takes_first_rows(child: Child) -> None:
@@ -119,7 +118,6 @@ def test_pageout_without_swap_defers_pages(child: Child) -> None:
     sent = pageout.apply(plan, 1 << 40, 0.0)
     assert (sent.node[:64] == 0).all()
     assert resident(child, child.own) == PAGES
-    assert pageout.stats.kept_pages >= 64
     again = pageout.apply(plan, 1 << 40, 1.0)
     assert not again.tried[:64].any()
     assert pageout.apply(plan, 1 << 40, 1000.0).tried[:64].all()

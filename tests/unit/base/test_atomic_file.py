@@ -14,8 +14,9 @@ import pytest
 from hmd.base.atomic_file import check_writable, finished_file, write_finished
 from hmd.base.errors import HmdError, MissingError
 from hmd.emulate.recordings.misses import MissStream
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Samples
 from hmd.trace.convert import export
-from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
+from hmd.trace.trace import Trace
 
 
 def stream() -> MissStream:

@@ -14,16 +14,8 @@ import pytest
 from hmd.base.errors import Exit
 from hmd.cli.main import main
 from hmd.linux.mappings import MappingKind
-from hmd.sample.access_batch import Kind
-from hmd.trace.trace import (
-    SAMPLE_COLUMNS,
-    Ending,
-    MappingSnapshot,
-    PlacementChange,
-    Samples,
-    Trace,
-    TracedProcess,
-)
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
+from hmd.trace.trace import Ending, MappingSnapshot, PlacementChange, Trace, TracedProcess
 from hmd.trace.writer import write_trace
 
 PAGE = 4096

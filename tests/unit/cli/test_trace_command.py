@@ -12,8 +12,9 @@ import pytest
 
 from hmd.base.errors import Exit
 from hmd.cli.main import main
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Samples
 from hmd.trace.reader import read_trace
-from hmd.trace.trace import SAMPLE_COLUMNS, InstructionProgress, Samples, Trace, TracedProcess
+from hmd.trace.trace import InstructionProgress, Trace, TracedProcess
 from hmd.trace.writer import write_trace
 from tests.unit.trace.perf_file import Event, PerfFile, comm, sample, values
 

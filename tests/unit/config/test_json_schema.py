@@ -12,7 +12,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from hmd.config import loads
-from hmd.config.json_schema import json_schema
+from hmd.config.schema import json_schema
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json_schema()

@@ -10,8 +10,7 @@ from hmd.base.errors import ConfigError
 from hmd.config import Config, loads
 from hmd.config.schema import SampleSection
 from hmd.daemon import settings
-from hmd.heat.geometry import CHUNK_BYTES
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import CHUNK_BYTES, HeatSettings
 from hmd.linux.procfs import ProcessId
 from hmd.linux.targets import TargetSpec
 from hmd.linux.topology import Node, Topology

@@ -19,8 +19,8 @@ from hmd.control.status_json import status_answer
 from hmd.control.status_socket import StatusSocket
 from hmd.dashboard.http_server import JSON, Content, PageServer, page_contents
 from hmd.dashboard.poller import Poller
-from hmd.sample.access_batch import Kind
-from hmd.trace.trace import SAMPLE_COLUMNS, Ending, Samples, Trace, TracedProcess
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
+from hmd.trace.trace import Ending, Trace, TracedProcess
 from hmd.trace.writer import write_trace
 from tests.unit.dashboard.machine import Machine
 

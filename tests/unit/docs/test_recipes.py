@@ -51,7 +51,7 @@ def plan_step(problem):
     return plan_of([])
 '''
 NAMES = """\
-from hmd.tensors.planner import PLANNERS, planner_named
+from hmd.tensors.planners import PLANNERS, planner_named
 entry = planner_named("still")
 print(entry.name, entry.plan_step, sorted(PLANNERS) != [])
 """
@@ -84,13 +84,13 @@ def test_recipe_of_a_policy_is_one_file(copy: Path) -> None:
 
 def test_recipe_of_a_planner_is_a_file_and_a_line(copy: Path) -> None:
     (copy / "hmd/tensors/planners/still.py").write_text(PLANNER)
-    table = copy / "hmd/tensors/planner.py"
-    line = '        PlannerEntry("still", f"{_HERE}.still:plan_step", "no moves"),\n'
+    table = copy / "hmd/tensors/planners/__init__.py"
+    line = '        PlannerEntry("still", "still:plan_step", "no moves"),\n'
     last = '        PlannerEntry("portfolio"'
     assert table.read_text().count(last) == 1
     table.write_text(table.read_text().replace(last, line + last))
     assert python(copy, "-c", NAMES).split() == [
         "still",
-        "hmd.tensors.planners.still:plan_step",
+        "still:plan_step",
         "True",
     ]

@@ -24,7 +24,7 @@ from hmd.policy import registry
 from hmd.sample.damon_sampler import MAX_REGIONS, PERIODS
 from hmd.sample.sampler import CAPABILITIES
 from hmd.serve.bounded_http import MAX_CONNECTIONS
-from hmd.tensors.planner import PLANNERS
+from hmd.tensors.planners import PLANNERS
 from hmd.tick.tick import POLICY_ROWS
 from hmd.trace.blocks import MAX_ROWS
 

@@ -2,7 +2,7 @@
 import pytest
 
 from hmd.base.units import GIB
-from hmd.emulate.machine_report import node_ranges
+from hmd.emulate.vm.qemu import node_ranges
 
 MIB = 1 << 20
 

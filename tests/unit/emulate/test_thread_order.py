@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.emulate.recordings.misses import MissFlag
-from hmd.emulate.recordings.recorder import RECORD, read_recording
-from hmd.emulate.recordings.threads import awake_ps, thread_order
+from hmd.emulate.recordings.recorder import RECORD, awake_ps, read_recording, thread_order
 
 HALT, WAKE, MARK = MissFlag.HALT, MissFlag.WAKE, MissFlag.MARK
 KERNEL = MissFlag.KERNEL

@@ -15,15 +15,8 @@ from hmd.estimate.model import RuntimeModel, Terms
 from hmd.estimate.overlap import CLASSES, Pairs
 from hmd.estimate.samples import PageIndex
 from hmd.linux.mappings import MappingKind
-from hmd.sample.access_batch import Kind
-from hmd.trace.trace import (
-    SAMPLE_COLUMNS,
-    Ending,
-    MappingSnapshot,
-    Samples,
-    Trace,
-    TracedProcess,
-)
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
+from hmd.trace.trace import Ending, MappingSnapshot, Trace, TracedProcess
 
 PAGE = 4096
 MS = 1_000_000

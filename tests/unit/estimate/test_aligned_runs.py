@@ -10,9 +10,9 @@ import pytest
 
 from hmd.estimate import CutBy, TierSpeeds, side_by_side
 from hmd.estimate.samples import AccessClass
-from hmd.sample.access_batch import Kind
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
 from hmd.sample.cpu_models import Core
-from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
+from hmd.trace.trace import Trace
 
 TraceOf = Callable[..., Trace]
 

@@ -19,7 +19,8 @@ from hmd.estimate import (
     layout,
     side_by_side,
 )
-from hmd.trace.trace import Ending, Samples, Trace
+from hmd.sample.access_batch import Samples
+from hmd.trace.trace import Ending, Trace
 
 PAGE = 4096
 

@@ -16,8 +16,8 @@ from hmd.estimate.overlap import (
 )
 from hmd.estimate.runs import least_latency
 from hmd.estimate.windows import Windows
-from hmd.sample.access_batch import Kind
-from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
+from hmd.trace.trace import Trace
 
 
 def pairs_of(rows: list[tuple[int, int, int]]) -> Pairs:

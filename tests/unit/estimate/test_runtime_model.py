@@ -18,7 +18,8 @@ from hmd.estimate import (
 from hmd.estimate.model import SlowMass
 from hmd.estimate.runs import TierSpeeds
 from hmd.estimate.samples import AccessClass
-from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Samples
+from hmd.trace.trace import Trace
 
 ModelOf = Callable[..., RuntimeModel]
 

@@ -16,8 +16,9 @@ from hmd.estimate.samples import (
     page_keys,
 )
 from hmd.estimate.windows import cut
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Samples
 from hmd.trace.reader import TraceError, TraceFile
-from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
+from hmd.trace.trace import Trace
 from hmd.trace.writer import BLOCK_ROWS, write_trace
 
 RunOf = Callable[..., Trace]

@@ -13,14 +13,8 @@ import pytest
 
 from hmd.base.errors import UsageError
 from hmd.estimate.windows import CutBy, cut
-from hmd.trace.trace import (
-    SAMPLE_COLUMNS,
-    Ending,
-    InstructionProgress,
-    Samples,
-    Trace,
-    TracedProcess,
-)
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Samples
+from hmd.trace.trace import Ending, InstructionProgress, Trace, TracedProcess
 from hmd.trace.writer import write_trace
 
 MS = 1_000_000

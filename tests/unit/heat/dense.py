@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmd.heat.geometry import ABSENT, CHUNK_PAGES
+from hmd.heat.settings import ABSENT, CHUNK_PAGES
 from hmd.heat.table import HeatTable
-from hmd.heat.view_rows import PageRates
+from hmd.heat.view import PageRates
 from hmd.linux.topology import Node, Topology
 
 ONE_NODE = Topology((Node(0, (0,), 1 << 30, (10,), 0),))

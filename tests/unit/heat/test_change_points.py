@@ -11,8 +11,7 @@ import pytest
 
 from hmd.base.units import PAGE_BYTES
 from hmd.heat.changes import has_changed
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch

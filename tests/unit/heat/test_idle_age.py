@@ -8,7 +8,7 @@ import pytest
 
 from hmd.base.units import PAGE_BYTES
 from hmd.heat.chunks import age, idle_ticks, successors
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.sample.access_batch import AccessBatch

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.settings import CHUNK_BYTES
 from hmd.heat.table import HeatTable
 from hmd.heat.view import PageView
 from tests.unit.heat.test_page_detail import TOPOLOGY

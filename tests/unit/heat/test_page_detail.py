@@ -8,9 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, MOVE_WEAR
 from hmd.heat.page_state import PageState
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES, MOVE_WEAR, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Node, Topology

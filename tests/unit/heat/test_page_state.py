@@ -6,9 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.page_state import PageState
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.heat.view import PageView
 from hmd.linux.procfs import ProcessId

@@ -9,8 +9,7 @@ import pytest
 
 from bench.synthetic.synthetic_run import SyntheticRun, Tier
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import ABSENT, BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.policy.builtin.none import NonePolicy

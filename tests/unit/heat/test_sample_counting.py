@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import CHUNK_BYTES, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.heat.windows import WEIGHT_OVER_MEAN
 from hmd.linux.procfs import ProcessId

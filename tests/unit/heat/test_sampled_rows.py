@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.view_rows import AskedRows, weigh_rows
+from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.view import AskedRows, weigh_rows
 
 PROCESSES, CHUNKS, SAMPLES = 3, 5, 20_000
 BASE = 1 << 47

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, MOVE_WEAR
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, MOVE_WEAR
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.policy.plan import Plan

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_PAGES, FIXED
-from hmd.heat.settings import HeatSettings
+from hmd.heat.settings import CHUNK_PAGES, FIXED, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Node, Topology

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.learn.episodes import SIGNALS, EpisodeSource
+from hmd.learn.episodes import SIGNALS
 from hmd.learn.settings import EpisodeSettings
 from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
@@ -24,7 +24,7 @@ def made() -> Any:
 
     firsts = (PAGES - HOT_PAGES, PAGES // 2)
     streams = [stream_of(hot_set(20_000, first, first)) for first in firsts]
-    return TieringEnv(EpisodeSource(streams, SETTINGS, PACE))
+    return TieringEnv(streams, SETTINGS, PACE)
 
 
 def test_env_passes_gymnasiums_checker() -> None:

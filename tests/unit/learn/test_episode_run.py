@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -32,9 +33,9 @@ def hidden_hot_set() -> Episode:
 def rewards(episode: Episode, place: Sequence[float]) -> tuple[list[float], float, float]:
     """Return the rewards of all ticks, and the runtimes by first touch and of the episode."""
     saved = []
-    with EpisodeRun(episode) as run:
+    with closing(EpisodeRun(episode)) as run:
         while not run.done:
-            saved.append(run.step(place).saved_s)
+            saved.append(run.step(place))
         return saved, float(run.reference_s[-1]), run.runtime_s
 
 
@@ -79,9 +80,10 @@ def test_reward_of_moves_that_help_nothing_is_negative() -> None:
 
 def test_signals_follow_the_hot_set_to_the_fast_node() -> None:
     names, shares = list(SIGNALS), []
-    with EpisodeRun(hidden_hot_set()) as run:
+    with closing(EpisodeRun(hidden_hot_set())) as run:
         while not run.done:
-            signals = run.step(NEUTRAL).signals
+            run.step(NEUTRAL)
+            signals = run.signals
             assert np.isfinite(signals).all()
             shares.append(signals[names.index("fast_share")])
     assert min(shares[1:4]) < 0.3

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from hmd.emulate.preset import load
 from hmd.emulate.recordings.replay import tiers_of
-from hmd.learn.episodes import EpisodeSource, varied
+from hmd.learn.episodes import Episode, draw_episode, varied
 from hmd.learn.settings import EpisodeSettings
 from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import PAGES, hot_set, stream_of
@@ -19,14 +19,16 @@ SETTINGS = EpisodeSettings(
 )
 
 
-def source(settings: EpisodeSettings = SETTINGS) -> EpisodeSource:
-    streams = [stream_of(hot_set(10_000, first, first)) for first in (0, PAGES // 2)]
-    return EpisodeSource(streams, settings, SimulationSettings())
+STREAMS = [stream_of(hot_set(10_000, first, first)) for first in (0, PAGES // 2)]
+
+
+def drawn(random: np.random.Generator) -> Episode:
+    return draw_episode(STREAMS, SETTINGS, SimulationSettings(), random)
 
 
 def test_source_equal_seeds_equal_episodes() -> None:
     first, second, other = (
-        [source().draw(random) for _ in range(3)]
+        [drawn(random) for _ in range(3)]
         for random in (np.random.default_rng(seed) for seed in (1, 1, 2))
     )
     for one, two in zip(first, second, strict=True):
@@ -38,7 +40,7 @@ def test_source_equal_seeds_equal_episodes() -> None:
 
 def test_source_episodes_within_ranges_and_all_different() -> None:
     random = np.random.default_rng(3)
-    found = [source().draw(random) for _ in range(40)]
+    found = [drawn(random) for _ in range(40)]
     assert len({each.settings.sampling for each in found}) == 40
     assert len({each.preset.nodes[0].read_latency_ns for each in found}) == 40
     for each in found:

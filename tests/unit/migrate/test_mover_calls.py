@@ -48,7 +48,7 @@ def test_mover_pages_where_planned_few_queried(kernel: FakeKernel, process: Proc
     mover = make_mover(kernel)
     outcome = mover.apply(make_plan([process], rows))
     assert outcome.moved == {(1, 0): 3200}
-    assert mover.stats.queried_rows == 200
+    assert kernel.queried_rows == 200
 
 
 def test_mover_pages_elsewhere_than_planned_all_queried(
@@ -62,7 +62,7 @@ def test_mover_pages_elsewhere_than_planned_all_queried(
     outcome = mover.apply(make_plan([process], rows))
     assert outcome.pages == {MoveStatus.MOVED: 3160, MoveStatus.ALREADY_THERE: 40}
     assert outcome.moved == {(1, 0): 3160}
-    assert mover.stats.queried_rows == 3200
+    assert kernel.queried_rows == 3200
 
 
 def test_mover_dry_run_of_many_pages_all_queried(kernel: FakeKernel, process: ProcessId) -> None:

@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from hmd.base import optional_packages
+from hmd.base import errors
 from hmd.base.errors import MissingError
 
 ROOT = Path(__file__).parents[3]
@@ -21,26 +21,26 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_distribution_name_equals_hmd_tiering() -> None:
-    assert PROJECT["name"] == optional_packages.DISTRIBUTION == "hmd-tiering"
+    assert PROJECT["name"] == errors.DISTRIBUTION == "hmd-tiering"
     assert PROJECT["scripts"] == {"hmd": "hmd.cli.main:main"}
 
 
 def test_extras_in_messages_equal_pyproject_extras() -> None:
     extras = PROJECT["optional-dependencies"].keys() - {"dev", "ci"}
-    assert set(get_args(optional_packages.Extra)) == extras
+    assert set(get_args(errors.Extra)) == extras
 
 
 def test_missing_extra_message_names_running_interpreter() -> None:
-    error = optional_packages.missing_extra("a picture", "matplotlib", "plot", "or use --json")
+    error = errors.missing_extra("a picture", "matplotlib", "plot", "or use --json")
     assert isinstance(error, MissingError)
     command = f"{sys.executable} -m pip install 'hmd-tiering[plot]'"
     assert str(error) == f"a picture needs matplotlib: {command}; or use --json"
 
 
 def test_install_command_without_pip_names_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmd.base.optional_packages.PathFinder.find_spec", lambda _: None)
-    assert "pip install" not in optional_packages.install_command("plot")
-    assert "the wheel 'hmd-tiering[plot]'" in optional_packages.install_command("plot")
+    monkeypatch.setattr("hmd.base.errors.PathFinder.find_spec", lambda _: None)
+    assert "pip install" not in errors.install_command("plot")
+    assert "the wheel 'hmd-tiering[plot]'" in errors.install_command("plot")
 
 
 @pytest.mark.skipif(PathFinder.find_spec("pip") is None, reason="no pip in this environment")

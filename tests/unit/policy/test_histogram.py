@@ -11,7 +11,7 @@ import pytest
 
 from bench.synthetic.synthetic_run import BASE, SyntheticRun, Tier, hot_blocks
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_PAGES
+from hmd.heat.settings import CHUNK_PAGES
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
 
 HEADROOM = 64

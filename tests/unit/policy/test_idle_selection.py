@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.synthetic.synthetic_run import BASE, SyntheticRun, Tier
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_PAGES, FIXED
+from hmd.heat.settings import CHUNK_PAGES, FIXED
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
 from hmd.policy.plan import Plan
 from hmd.policy.planning import OUT, idle_pages

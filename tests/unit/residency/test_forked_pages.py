@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.settings import CHUNK_BYTES
 from hmd.heat.table import HeatTable
 from hmd.linux.mappings import Mappings, parse_maps
 from hmd.linux.procfs import ProcessId

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.table import HeatTable
 from hmd.linux.mappings import Mappings, parse_maps
 from hmd.linux.procfs import ProcessId

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.settings import CHUNK_BYTES
 from hmd.residency.shared_pages import SharedPageOwners
 
 FILE_PAGES = 4 * CHUNK_BYTES // PAGE_BYTES

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.table import HeatTable
 from hmd.linux.mappings import (
     LEAST_BYTES,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from hmd.base.units import PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES
+from hmd.heat.settings import CHUNK_BYTES
 from hmd.linux.mappings import parse_maps
 from hmd.residency.address_spaces import (
     MAX_RUNS,

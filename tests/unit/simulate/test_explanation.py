@@ -21,7 +21,7 @@ from hmd.control.status_socket import StatusSocket
 from hmd.daemon.explain import explain
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissStream
-from hmd.heat.view_rows import gather_pages
+from hmd.heat.view import gather_pages
 from hmd.linux.memory_policy import parse_numa_maps
 from hmd.linux.procfs import ProcessId
 from hmd.metrics.move_journal import MoveJournal

@@ -13,10 +13,10 @@ from hmd.base.errors import HmdError, TargetError
 from hmd.emulate.preset import load
 from hmd.emulate.recordings.misses import MissFlag, MissStream
 from hmd.emulate.recordings.replay import replayed
-from hmd.sample.access_batch import Kind
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
 from hmd.simulate import sampled_program
 from hmd.simulate.sampled_program import program_of, read_program
-from hmd.trace.trace import SAMPLE_COLUMNS, Ending, Samples, Trace, TracedProcess
+from hmd.trace.trace import Ending, Trace, TracedProcess
 from hmd.trace.writer import write_trace
 from tests.unit.trace.test_trace_file import samples_of
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from bench.tensors.published_g10 import planner_entry
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import G10, RULES, STRICT, load_system
-from hmd.tensors.planner import PLANNERS, StepProblem, planner_named
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import PLANNERS, planner_named
 from hmd.tensors.trace import READ, WRITE, TensorTrace
 from tests.unit.tensors.conftest import R, W, g10_trace, in_place_system, make_trace, small_system
 

@@ -6,7 +6,8 @@ import pytest
 from hmd.base.units import GIB, MIB
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import RULES, STRICT, load_system
-from hmd.tensors.planner import StepProblem, planner_named
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import planner_named
 from tests.unit.tensors.conftest import R, W, g10_trace, make_trace, small_system
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from bench.tensors.training_steps.mixed_precision import MixedPrecisionStep
 from hmd.tensors.memory_system import RULES, STRICT, MemorySystem, load_system
-from hmd.tensors.planner import StepProblem, planner_named
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import planner_named
 from hmd.tensors.planners.myelin import optimizer_buckets
 from hmd.tensors.trace import TensorKind
 

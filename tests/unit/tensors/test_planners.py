@@ -6,7 +6,8 @@ import pytest
 from hmd.base.errors import UsageError
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import RULES, STRICT, MemorySystem
-from hmd.tensors.planner import PLANNERS, StepProblem, planner_named
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import PLANNERS, planner_named
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace, small_system
 from tests.unit.tensors.test_residency_model import chain
 

@@ -7,8 +7,8 @@ from bench.tensors.training_shapes import SHAPES, scaled_system, training_trace
 from hmd.base.units import PAGE_BYTES
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.memory_system import RULES, STRICT, load_system
-from hmd.tensors.planner import PLANNERS, StepProblem
-from hmd.tensors.planners import portfolio
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import PLANNERS, portfolio
 
 OTHERS = ("lru", "lru-free", "g10", "sentinel", "autotm", "deeptm")
 """Planners without recomputation, and without the kinds of tensors that myelin streams."""

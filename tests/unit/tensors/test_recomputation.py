@@ -11,7 +11,8 @@ import pytest
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.memory_system import STRICT
 from hmd.tensors.move_plan import MovePlanError, plan_document, plan_of, read_plan
-from hmd.tensors.planner import StepProblem, planner_named
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import planner_named
 from hmd.tensors.recomputation import producers, recomputed_step
 from hmd.tensors.trace import TensorTrace
 from tests.unit.tensors.conftest import RW, R, W, make_trace, small_system

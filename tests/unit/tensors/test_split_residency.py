@@ -7,7 +7,8 @@ from hmd.base.units import MIB
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.memory_system import RULES, STRICT
 from hmd.tensors.move_plan import plan_of
-from hmd.tensors.planner import PLANNERS, MadePlans, StepProblem
+from hmd.tensors.planner import MadePlans, StepProblem
+from hmd.tensors.planners import PLANNERS
 from hmd.tensors.planners.autotm import split_plans
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace
 from tests.unit.tensors.test_residency_model import chain

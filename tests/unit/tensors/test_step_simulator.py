@@ -7,7 +7,8 @@ from hmd.base.units import MIB
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import G10, RULES, STRICT, MemorySystem, load_system
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlanError, plan_of
-from hmd.tensors.planner import PLANNERS, StepProblem
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import PLANNERS
 from hmd.tensors.simulator import SlowPlanError, simulate_step
 from hmd.tensors.trace import TensorTrace
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace, small_system

@@ -7,7 +7,8 @@ from bench.tensors.training_shapes import IDLE_WEIGHTS, SHAPES, scaled_system, t
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import RULES
-from hmd.tensors.planner import PLANNERS, StepProblem
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import PLANNERS
 from hmd.tensors.trace import READ
 
 

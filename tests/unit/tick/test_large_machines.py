@@ -11,7 +11,7 @@ import pytest
 
 from bench.synthetic.synthetic_run import SyntheticRun, Tier
 from hmd.base.units import GIB, PAGE_BYTES
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Node, NodeMemory, Topology

@@ -18,11 +18,12 @@ import pytest
 
 from hmd.base.errors import Exit
 from hmd.cli.main import main
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Samples
 from hmd.simulate import sampled_program
 from hmd.trace.blocks import Block, read_block, read_header, write_block, write_header
 from hmd.trace.reader import TraceError, TraceFile, read_trace
 from hmd.trace.summary import summarise
-from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
+from hmd.trace.trace import Trace
 from hmd.trace.writer import write_trace
 from tests.unit.trace.test_trace_file import trace_of
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
-from hmd.trace.sampling_error import TABLE, sampling_error
-from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace, TracedProcess
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Samples
+from hmd.trace.summary import TABLE, sampling_error
+from hmd.trace.trace import Trace, TracedProcess
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs/results/import_error.json"
 ROWS = yaml.safe_load(TABLE.read_text())

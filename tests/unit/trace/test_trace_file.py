@@ -14,18 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.cli.main import main
+from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, Samples
 from hmd.trace.blocks import DamageError, read_block, read_header, write_block, write_header
 from hmd.trace.reader import TraceError, read_trace
 from hmd.trace.summary import summarise
 from hmd.trace.trace import (
-    FILE_NAMES,
-    SAMPLE_COLUMNS,
     Ending,
     InstructionProgress,
     Losses,
     MappingSnapshot,
     PlacementChange,
-    Samples,
     Trace,
     TracedProcess,
 )

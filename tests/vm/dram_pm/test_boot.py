@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.machine_report import node_ranges
 from hmd.emulate.vm.boot import Machine
+from hmd.emulate.vm.qemu import node_ranges
 
 MIB = 1 << 20
 

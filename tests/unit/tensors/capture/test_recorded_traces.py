@@ -10,7 +10,8 @@ import pytest
 
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.memory_system import STRICT, load_system
-from hmd.tensors.planner import PLANNERS, StepProblem
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import PLANNERS
 from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace, read_trace
 
 FOLDER = Path(__file__).parents[4] / "bench/tensors/training_steps"

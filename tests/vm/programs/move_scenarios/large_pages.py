@@ -70,7 +70,7 @@ def split_huge_page() -> dict[str, Any]:
             "huge": left,
             "status": names(outcome.status),
             "moved_pages": outcome.moved_pages.tolist(),
-            "split": moves.stats.split_huge_pages,
+            "calls": outcome.calls,
             "nodes": names_of_nodes(target),
             "intact": target.digest == before,
         }

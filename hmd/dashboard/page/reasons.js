@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+// Made by python packaging/pages/metrics_reference.py from hmd/migrate/status.py.
+export const REASONS = {
+  pending: ["not tried", "the migrate stage failed; the daemon's log says why"],
+  moved: ["moved", "on the target node"],
+  already_there: ["were there already", "on the target node before the plan was applied"],
+  would_move: ["would move", "a dry run: the move would have been tried"],
+  deferred: ["deferred", "the budget of bytes or time was spent before their turn"],
+  in_backoff: ["wait", "they failed not long ago and are tried again after a delay"],
+  skipped: ["kept", "in a mapping that hmd does not move (shared code, keep)"],
+  duplicate: ["named twice", "another row of the plan has the page, or its huge page"],
+  not_present: ["gone", "not mapped, swapped out, or never touched (ENOENT)"],
+  busy: ["busy", "pinned or isolated (EBUSY), or the kernel gave up after retries"],
+  no_memory: ["no room", "the target node is full (ENOMEM): more headroom helps"],
+  shared: ["shared", "mapped by several processes, and migrate: move_all is off (EACCES)"],
+  unmovable: ["unmovable", "the zero page, or a mapping that cannot migrate (EFAULT)"],
+  gone: ["process gone", "the process has exited (ESRCH), or another one has its pid"],
+  invalid: ["invalid", "a kernel thread, or flags that the kernel rejects (EINVAL)"],
+  cpuset: ["cpuset", "the process's cpuset lacks the target node (EACCES of a call)"],
+  offline: ["offline", "the target node has no memory (ENODEV)"],
+  permission: ["not permitted", "CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for move_all (EPERM)"],
+  no_huge_page: ["no huge page", "a hugetlbfs page of 1 GiB, and the target node's pool has none free (ENOMEM)"],
+  other: ["other", "an error that hmd does not know"],
+  bound: ["bound", "a memory policy (MPOL_BIND) binds the pages to other nodes"],
+};
