@@ -46,9 +46,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.compare.filled_node import FilledNode
 from hmd.base.errors import HmdError, MissingError
 from hmd.emulate.assets import WORKLOADS, compile_static
-from hmd.emulate.demo.fast_node import FastNode, open_fast_node
+from hmd.emulate.demo.fast_node import open_fast_node
 from hmd.emulate.demo.measure import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, Meter, service
 from hmd.emulate.preset import Preset, load, with_cpus, with_node_size
 from hmd.emulate.recordings.recorder import READY_S, serve
@@ -190,7 +191,7 @@ class Testbed:
     """A booted machine and its settings; the guest shares ``folder``, programs run on ``cpus``."""
 
     def __init__(
-        self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path, cpus: range
+        self, machine: Machine, preset: Preset, fast_node: FilledNode, folder: Path, cpus: range
     ):
         self.machine, self.preset, self.folder = machine, preset, folder
         self.fast_node, self.meter = fast_node, Meter(machine, cpus)
@@ -327,7 +328,7 @@ def stage(
             append=_isolated(cpus),
             step_ns=STEP_NS if len(cpus) > 1 else 0,
         ) as machine,
-        open_fast_node(machine, FAST_NODE) as fast_node,
+        open_fast_node(machine, FAST_NODE, FilledNode) as fast_node,
     ):
         ready = Testbed(machine, preset, fast_node, folder, cpus)
         ready.sh(f"mkdir -p /sys/fs/cgroup{GROUP}")

@@ -98,7 +98,6 @@ def heat_settings(config: Config) -> HeatSettings:
     heat = config.heat
     return HeatSettings(
         cooling_samples=heat.cooling,
-        store_weight=heat.store_weight,
         max_page_slots=heat.detail // DETAIL_BYTES,
     )
 

@@ -39,7 +39,6 @@ class HeatSettings:
     ``change_threshold``: deviation, in standard deviations, from which history loses weight. Of
     thousands of pages that are tested, one in twenty deviates by two by chance, one in 370 by
     three.
-    ``store_weight``: what a store counts for compared with a load.
     ``max_page_slots``: chunks of 2 MiB whose pages are counted one by one; others have one count.
     """
 
@@ -48,7 +47,6 @@ class HeatSettings:
     window_pages_per_sample: float = 8.0
     min_window_samples: int = 256
     change_threshold: float = 3.0
-    store_weight: float = 1.0
     max_page_slots: int = 2048
 
 

@@ -119,8 +119,8 @@ class HeatTable:
     def track_processes(self, processes: Sequence[ProcessId]) -> None:
         """Track these processes from now on; heat of processes that stay tracked is kept.
 
-        Rows of later batches index ``processes``. All have equal priority until
-        :meth:`set_process_weights` is called.
+        Rows of later batches index ``processes``. All have equal priority, and stores
+        the weight of loads, until :meth:`set_process_weights` is called.
         """
         if tuple(processes) == self.processes:
             return
@@ -130,7 +130,7 @@ class HeatTable:
         self.chunks.renumber(slots)
         count = len(processes)
         self._changes.track_processes(slots, count, self.history.tick)
-        self.set_process_weights(np.ones(count), np.full(count, self.settings.store_weight))
+        self.set_process_weights(np.ones(count), np.ones(count))
         self._measure()
 
     def set_process_weights(

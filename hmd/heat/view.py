@@ -27,7 +27,7 @@ search in the heat table. Costs about 5 ns per sample and 30 ns per row.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,7 @@ from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
 
 if TYPE_CHECKING:
-    from hmd.heat.windows import SampleHistory
-    from hmd.sample.access_batch import AccessBatch
+    from hmd.heat.table import HeatTable
 
 
 from typing import Final
@@ -274,48 +273,6 @@ def weigh_rows(
             row_weight[row] = sums[find_position(keys, key) // 2]
 
 
-class ViewedTable(Protocol):
-    """What a view reads of :class:`hmd.heat.table.HeatTable`."""
-
-    chunks: Chunks
-    history: SampleHistory
-    cursor: npt.NDArray[np.int64]
-    last_batch: AccessBatch
-
-    @property
-    def processes(self) -> tuple[ProcessId, ...]:
-        """The tracked processes."""
-        ...
-
-    @property
-    def loaded_latency_ns(self) -> npt.NDArray[np.float64]:
-        """Mean latency of recent loads, by node id."""
-        ...
-
-    @property
-    def unchanged_ticks(self) -> npt.NDArray[np.float64]:
-        """Ticks since the last change of heat, by process."""
-        ...
-
-    @property
-    def heat_lifetime_ticks(self) -> npt.NDArray[np.float64]:
-        """Expected lifetime of heat, by process."""
-        ...
-
-    @property
-    def sample_weights(self) -> npt.NDArray[np.float32]:
-        """What each sample of ``last_batch`` counted for."""
-        ...
-
-    def rates(self) -> TableRates:
-        """Return how hot pages are."""
-        ...
-
-    def resident_pages(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return movable and unmovable pages per process and node."""
-        ...
-
-
 class PageRows(NamedTuple):
     """Some rows of a view; columns of shape ``(k,)`` as :class:`PageView` has them.
 
@@ -338,7 +295,7 @@ class PageView:
 
     def __init__(
         self,
-        table: ViewedTable,
+        table: HeatTable,
         topology: Topology,
         pinned: npt.NDArray[np.bool_] | None = None,
         max_rows: int | None = None,

@@ -12,7 +12,7 @@ import contextlib
 import mmap
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Self
@@ -68,27 +68,61 @@ _HEADER = np.dtype(
     ]
 )
 
-_NODE_WORDS = (
-    "load_misses",
-    "store_misses",
-    "prefetched_lines",
-    "kernel_lines",
-    "table_lines",
-    "read_bytes",
-    "write_bytes",
-    "stall_ps",
-)
-_VCPU_WORDS = (
-    "instructions",
-    "loads",
-    "stores",
-    "llc_hits",
-    "clock_ps",
-    "busy_ps",
-    "sampling_ps",
-    "shootdown_ps",
-    "page_walks",
-)
+
+@dataclass(frozen=True, slots=True)
+class NodeCounters:
+    """Traffic between one vCPU and one node; misses are user-mode demand misses of 64-byte lines.
+
+    Each line counts in one of the first five fields. Bytes are those that the media moved,
+    including write-backs.
+    """
+
+    load_misses: int
+    store_misses: int
+    prefetched_lines: int
+    kernel_lines: int
+    table_lines: int
+    read_bytes: int
+    write_bytes: int
+    stall_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VcpuCounters:
+    """Counters of one vCPU. ``clock_ps`` includes time halted, ``busy_ps`` does not.
+
+    ``sampling_ps`` and ``shootdown_ps`` are the parts of the busy time that sampling records and
+    interprocessor interrupts took.
+    """
+
+    instructions: int
+    loads: int
+    stores: int
+    llc_hits: int
+    clock_ps: int
+    busy_ps: int
+    sampling_ps: int
+    shootdown_ps: int
+    page_walks: int
+    nodes: tuple[NodeCounters, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginVcpuCounters(VcpuCounters):
+    """The same of the machine's plugin, a consistent snapshot."""
+
+    host_ns: int
+    paced_ns: int
+    behind_ns: int
+    load_samples: int
+    store_samples: int
+    lost_samples: int
+
+
+NODE_WORDS = tuple(field.name for field in fields(NodeCounters))
+VCPU_WORDS = tuple(field.name for field in fields(VcpuCounters) if field.name != "nodes")
+"""Counters in the order in which the plugin and the timing model have them."""
+
 _VCPU_HEAD = np.dtype(
     [
         (name, "<u8")
@@ -105,10 +139,10 @@ _VCPU_HEAD = np.dtype(
     ]
 )
 _COUNTERS = np.dtype(
-    [(name, "<u8") for name in _VCPU_WORDS]
-    + [("node", [(name, "<u8") for name in _NODE_WORDS], (MAX_NODES,))]
+    [(name, "<u8") for name in VCPU_WORDS]
+    + [("node", [(name, "<u8") for name in NODE_WORDS], (MAX_NODES,))]
 )
-_INSTRUCTIONS_OFFSET = 8 * _VCPU_WORDS.index("instructions")
+_INSTRUCTIONS_OFFSET = 8 * VCPU_WORDS.index("instructions")
 
 
 class Selection(IntEnum):
@@ -120,46 +154,6 @@ class Selection(IntEnum):
     """One load at a time is followed, and counted if it missed."""
     OPS = 2
     """An op is tagged at the end of each period, whatever it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class PluginNodeCounters:
-    """Accesses of one vCPU to one node; misses are user-mode demand misses of 64-byte lines."""
-
-    load_misses: int
-    store_misses: int
-    prefetched_lines: int
-    kernel_lines: int
-    table_lines: int
-    read_bytes: int
-    write_bytes: int
-    stall_ps: int
-
-
-@dataclass(frozen=True, slots=True)
-class PluginVcpuCounters:
-    """Counters of one vCPU, a consistent snapshot; ``busy_ps`` is its modelled execution time.
-
-    ``sampling_ps`` and ``shootdown_ps`` of it were taken by sampling records and interprocessor
-    interrupts.
-    """
-
-    instructions: int
-    loads: int
-    stores: int
-    llc_hits: int
-    clock_ps: int
-    busy_ps: int
-    sampling_ps: int
-    shootdown_ps: int
-    page_walks: int
-    host_ns: int
-    paced_ns: int
-    behind_ns: int
-    load_samples: int
-    store_samples: int
-    lost_samples: int
-    nodes: tuple[PluginNodeCounters, ...]
 
 
 def find_device(sysfs: Path = SYSFS) -> Path | None:
@@ -383,16 +377,14 @@ class SharedMemory:
                 break
             time.sleep(_SNAPSHOT_WAIT_S)
         return PluginVcpuCounters(
-            **{name: int(words[name][0]) for name in _VCPU_WORDS},
+            **{name: int(words[name][0]) for name in VCPU_WORDS},
             **{name: int(first[name][0]) for name in ("host_ns", "paced_ns", "behind_ns")},
             **{
                 name: int(first[name][0])
                 for name in ("load_samples", "store_samples", "lost_samples")
             },
             nodes=tuple(
-                PluginNodeCounters(
-                    **{name: int(words["node"][name][0, node]) for name in _NODE_WORDS}
-                )
+                NodeCounters(**{name: int(words["node"][name][0, node]) for name in NODE_WORDS})
                 for node in range(self.nodes)
             ),
         )

@@ -3,39 +3,38 @@
 
 The rest is reserved as 2 MiB hugetlb pages (hugetlbpage.rst, the per-node nr_hugepages), and a
 remainder of less than 2 MiB in the buffer of a pipe (workloads/set_aside.c). No process maps that
-memory, and the kernel neither reclaims, demotes nor migrates it. What is left can be filled with
-the page cache of a file that is not read again, as memory is on a machine that has run for long.
+memory, and the kernel neither reclaims, demotes nor migrates it.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from hmd.base.errors import HmdError
-from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
-from hmd.emulate.assets import WORKLOADS, cache_folder, compile_static
+from hmd.base.units import HUGE_PAGE_BYTES
+from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.vm.boot import Machine
 from hmd.emulate.vm.guest import GuestError, Job
-from hmd.linux.node_memory import Watermark, reclaimable_bytes, reserve_bytes
+from hmd.linux.node_memory import Watermark, reserve_bytes
 
 # khugepaged raises min_free_kbytes to keep 2 MiB blocks free (set_recommended_min_free_kbytes), to
 # 40 MiB of the fast node, which is more than the hot set.
 MIN_FREE_KBYTES = 8192
 NEAR_BYTES = 128 << 10
-CLEAR_BYTES = 512 << 10
 MAX_TRIES = 20
 SETTLE_S = 0.3
 ANSWER_S = 60.0
 SOURCE = WORKLOADS / "set_aside.c"
-_CACHE_FILE_BYTES = 4 << 30
-_DEMOTION = "/sys/kernel/mm/numa/demotion_enabled"
 _MEMINFO = re.compile(r"(\w+):\s+(\d+) kB")
 _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
+
+
+F = TypeVar("F", bound="FastNode")
 
 
 class FastNode:
@@ -44,18 +43,14 @@ class FastNode:
     def __init__(self, machine: Machine, node: int, rest: _Rest):
         """Use ``open_fast_node``."""
         self._machine, self._node, self._rest = machine, node, rest
-        self._cached_pages = 0
         self._meminfo_path = f"/sys/devices/system/node/node{node}/meminfo"
 
     def free_bytes(self) -> int:
         """Return MemFree of the node."""
         return self._meminfo()["MemFree"]
 
-    def for_programs_bytes(self) -> int:
+    def for_programs_bytes(self, mark: Watermark = Watermark.LOW) -> int:
         """Return the bytes that programs can allocate now: free memory beyond the zone reserves."""
-        return self._free_beyond(Watermark.LOW)
-
-    def _free_beyond(self, mark: Watermark) -> int:
         zoneinfo = self._read("/proc/zoneinfo").encode()
         return self.free_bytes() - reserve_bytes(zoneinfo, mark)[self._node]
 
@@ -84,71 +79,6 @@ class FastNode:
             f"{wanted_bytes >> 10} are wanted"
         )
 
-    def page_cache_bytes(self) -> int:
-        """Return the node's page cache that can be reclaimed (hmd.linux.node_memory)."""
-        return reclaimable_bytes(self._read(self._meminfo_path).encode())
-
-    def fill_with_cache(self) -> None:
-        """Fill the node's free memory with clean page cache; raises HmdError where some stays free.
-
-        The node is full where kswapd, which keeps some of it free, would reclaim what is added. A
-        part of a file without blocks is read, by a process that may allocate on this node only.
-        """
-        self._cached_pages = 0
-        for _ in range(MAX_TRIES):
-            if self._free_beyond(Watermark.HIGH) <= NEAR_BYTES:
-                return
-            pages = max(0, self.for_programs_bytes()) // PAGE_BYTES
-            self._read_file(self._cached_pages, pages)
-            self._cached_pages += pages
-        raise HmdError(f"node {self._node} of the guest does not fill up with page cache")
-
-    def read_cache(self) -> None:
-        """Read the page cache of ``fill_with_cache`` once more, as a program in use would."""
-        self._read_file(0, self._cached_pages)
-
-    def _read_file(self, skip: int, pages: int) -> None:
-        placed = str(compile_static(WORKLOADS / "placed.c"))
-        read = [f"if={_cache_file()}", "of=/dev/null", "bs=4k", f"skip={skip}", f"count={pages}"]
-        self._machine.run([placed, "0", "bind", str(1 << self._node), "dd", *read], check=True)
-
-    def drop_cache(self) -> None:
-        """Drop the page cache of ``fill_with_cache``, on whatever node it is now.
-
-        posix_fadvise(2), POSIX_FADV_DONTNEED, which dd does for a count of 0.
-        """
-        self._machine.run(["dd", f"if={_cache_file()}", "iflag=nocache", "count=0"], check=True)
-
-    def clear(self) -> None:
-        """Demote page cache and other processes' memory off the node, as far as the kernel can.
-
-        Raises HmdError where more than ``CLEAR_BYTES`` stay.
-        """
-        stays = self.demote_all()
-        if stays > CLEAR_BYTES:
-            raise HmdError(f"{stays >> 10} KiB cannot be moved off node {self._node} of the guest")
-
-    def demote_all(self) -> int:
-        """Demote what is on the node as far as the kernel can; returns the bytes that stay.
-
-        The kernel is asked for more huge pages than the node has, and demotes the pages in their
-        variant; unlike an allocation by a process, that triggers no OOM kill.
-        """
-        self.release()
-        before = self._read(_DEMOTION).strip()
-        self._write(_DEMOTION, "true")
-        try:
-            for _ in range(MAX_TRIES):
-                found = self._meminfo()
-                stays = found["Active"] + found["Inactive"]
-                if stays <= CLEAR_BYTES:
-                    break
-                self._set_huge_pages(found["MemTotal"] // HUGE_PAGE_BYTES)
-                self._set_huge_pages(0)
-        finally:
-            self._write(_DEMOTION, before)
-        return stays
-
     def release(self) -> None:
         """Free the memory that ``leave`` reserved."""
         self._rest.hold(0)
@@ -170,7 +100,7 @@ class FastNode:
 
 
 @contextmanager
-def open_fast_node(machine: Machine, node: int) -> Iterator[FastNode]:
+def open_fast_node(machine: Machine, node: int, kind: type[F]) -> Iterator[F]:
     """Prepare a node for ``leave``: small zone reserves, small per-CPU page lists, no boost.
 
     The watermark boost would reserve more for some time after page blocks of one mobility type
@@ -184,18 +114,9 @@ def open_fast_node(machine: Machine, node: int) -> Iterator[FastNode]:
     machine.run(["sysctl", "-qw", *settings], check=True)
     rest = _Rest(machine, node)
     try:
-        yield FastNode(machine, node, rest)
+        yield kind(machine, node, rest)
     finally:
         rest.end()
-
-
-def _cache_file() -> str:
-    """Return a file of the host, without blocks, that is larger than any fast node."""
-    path = cache_folder() / "page-cache"
-    if not path.exists():
-        path.touch()
-        os.truncate(path, _CACHE_FILE_BYTES)
-    return str(path)
 
 
 class _Rest:

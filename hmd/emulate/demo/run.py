@@ -190,7 +190,7 @@ def demonstrate(folder: Path, settings: DemoSettings, say: Say) -> Demonstration
     say(f"booting {preset.description}")
     with (
         Machine(preset, share=[folder], dilation=SETTLING_DILATION) as machine,
-        open_fast_node(machine, FAST_NODE) as fast_node,
+        open_fast_node(machine, FAST_NODE, FastNode) as fast_node,
     ):
         machine.start_model()
         stage = _Stage(machine, preset, fast_node, folder, say)

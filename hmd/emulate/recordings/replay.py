@@ -33,6 +33,7 @@ from hmd.emulate.recordings.misses import (
     ThreadOrder,
 )
 from hmd.emulate.timing_params import TimingParams, native_params, timing_params
+from hmd.linux.emulator_memory import NODE_WORDS, VCPU_WORDS, NodeCounters, VcpuCounters
 
 UNMAPPED = np.uint64(2**64 - 1)
 """Physical address of a page that is not mapped."""
@@ -178,43 +179,6 @@ class AccessCost:
     node: int
     latency_ps: int
     stall_ps: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayNodeCounters:
-    """Traffic between one CPU and one node. Each line counts in one of the first five fields.
-
-    Bytes are those that the media moved, including write-backs.
-    """
-
-    load_misses: int
-    store_misses: int
-    prefetched_lines: int
-    kernel_lines: int
-    table_lines: int
-    read_bytes: int
-    write_bytes: int
-    stall_ps: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayVcpuCounters:
-    """One CPU. ``clock_ps`` includes time halted, ``busy_ps`` does not.
-
-    ``sampling_ps`` and ``shootdown_ps`` are the parts of the busy time that sampling records and
-    interprocessor interrupts took.
-    """
-
-    instructions: int
-    loads: int
-    stores: int
-    llc_hits: int
-    clock_ps: int
-    busy_ps: int
-    sampling_ps: int
-    shootdown_ps: int
-    page_walks: int
-    nodes: tuple[ReplayNodeCounters, ...]
 
 
 class TimingModel:
@@ -374,27 +338,15 @@ class TimingModel:
         """Modelled time of the machine: the largest of its CPUs' clocks."""
         return int(lib.timing_clock_ps(self._open()))
 
-    def counters(self, vcpu: int) -> ReplayVcpuCounters:
+    def counters(self, vcpu: int) -> VcpuCounters:
         """Return a copy of a CPU's counters."""
         native = lib.timing_counters_of(self._open(vcpu), vcpu)
         nodes = tuple(
-            ReplayNodeCounters(
-                *(getattr(native.node[i], field.name) for field in fields(ReplayNodeCounters))
-            )
+            NodeCounters(**{name: getattr(native.node[i], name) for name in NODE_WORDS})
             for i in range(len(self._params.nodes))
         )
-        return ReplayVcpuCounters(
-            native.instructions,
-            native.loads,
-            native.stores,
-            native.llc_hits,
-            native.clock_ps,
-            native.busy_ps,
-            native.sampling_ps,
-            native.shootdown_ps,
-            native.page_walks,
-            nodes,
-        )
+        sums = {name: getattr(native, name) for name in VCPU_WORDS}
+        return VcpuCounters(**sums, nodes=nodes)
 
     def _open(self, vcpu: int = 0) -> Any:
         if not self._timing:

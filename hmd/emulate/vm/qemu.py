@@ -19,7 +19,7 @@ from typing import Any
 
 from hmd.base.units import GIB
 from hmd.emulate.preset import Preset
-from hmd.linux.emulator_memory import PluginNodeCounters, SharedMemory
+from hmd.linux.emulator_memory import NodeCounters, SharedMemory
 
 # A fast, quiet boot; no watchdog, which would take a slow machine for a hung one.
 KERNEL_PARAMETERS = (
@@ -252,7 +252,7 @@ def counters_document(shared: SharedMemory, node_names: list[str] | None = None)
     }
 
 
-def _of_node(counters: list[PluginNodeCounters]) -> dict[str, Any]:
+def _of_node(counters: list[NodeCounters]) -> dict[str, Any]:
     """Return the sum of a node's counters over CPUs."""
     sums: dict[str, Any] = {
         name: sum(getattr(one, name) for one in counters) for name in asdict(counters[0])

@@ -22,7 +22,7 @@ from hmd.sample.access_batch import AccessBatch, Kind
 
 PROCESSES = (ProcessId(10, 1), ProcessId(11, 1), ProcessId(12, 7))
 #: No window closes, so that what was counted stays in the open one.
-OPEN = HeatSettings(min_window_samples=1 << 40, store_weight=3.0)
+OPEN = HeatSettings(min_window_samples=1 << 40)
 
 Sample = tuple[int, int, int, int]
 
@@ -79,6 +79,7 @@ def oracle(rows: list[Sample]) -> Counter[tuple[int, int]]:
 def test_heat_table_counts_agree_with_dictionary(ticks: list[list[Sample]]) -> None:
     table = HeatTable(OPEN)
     table.track_processes(PROCESSES)
+    table.set_process_weights(np.ones(len(PROCESSES)), np.full(len(PROCESSES), 3.0))
     for rows in ticks:
         table.update(batch(rows))
     expected = oracle([row for rows in ticks for row in rows])
