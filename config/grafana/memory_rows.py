@@ -95,10 +95,12 @@ TARGETS = [
     ),
     Panel(
         "Processes and failed pages",
-        "Processes of each target, and its pages that could not be moved.",
+        "Processes of each target, the share of its memory whose place was asked for page by page, "
+        "and its pages that could not be moved.",
         "none",
         (
             Query("sum by (target) (hmd_target_processes{T})", "{{target}} processes"),
+            Query("min by (target) (hmd_target_resident_known_ratio{T})", "{{target}} known"),
             Query(
                 "sum by (target) (rate(hmd_target_move_failures_total{T}[R]))",
                 "{{target}} failed pages/s",

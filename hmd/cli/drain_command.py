@@ -12,7 +12,7 @@ from typing import Any
 from hmd.base.errors import Exit, HmdError
 from hmd.base.units import PAGE_BYTES
 from hmd.cli.admin_request import add_nodes, add_request_options, selected_nodes
-from hmd.cli.arguments import add_flag, duration
+from hmd.cli.arguments import add_flag, duration_or_seconds
 from hmd.cli.output import format_bytes, format_count, print_json
 from hmd.control.client import ask, send_admin_request
 
@@ -51,7 +51,9 @@ REASONS = {
     "shared": "mapped by several processes",
     "bound": "bound to the node by a memory policy (numactl --membind, mbind, a VM's policy=bind)",
     "cpuset": "of processes whose cpuset has no other node",
-    "permission": "of processes that the daemon may not access (CAP_SYS_PTRACE, CAP_SYS_NICE)",
+    "permission": "of processes that the daemon may not access (CAP_SYS_PTRACE, CAP_SYS_NICE, or a "
+    "seccomp profile without move_pages)",
+    "unread": "of processes whose mappings cannot be read",
     "offline": "the other nodes have no memory",
     "would_move": "a dry run moves nothing (migrate.dry_run)",
 }
@@ -65,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_nodes(parser)
     add_flag(parser, "--no-wait", "return at once")
     parser.add_argument(
-        "--timeout", type=duration, metavar="TIME", help="longest wait, as in 10min"
+        "--timeout", type=duration_or_seconds, metavar="TIME", help="longest wait, as in 10min"
     )
     add_request_options(parser)
     parser.set_defaults(func=run)
@@ -142,5 +144,6 @@ def _print(drain: Drain) -> None:
     print(
         f"  {format_bytes(use['used_bytes'])} in use: page cache "
         f"{format_bytes(use['cache_bytes'])} (hot-remove migrates it), kernel "
-        f"{format_bytes(use['kernel_bytes'])} (slabs, stacks, page tables; not movable)"
+        f"{format_bytes(use['kernel_bytes'])} (slabs, stacks, page tables; not movable), huge page "
+        f"pools {format_bytes(use['pool_bytes'])} (hugetlb; a pool shrinks by nr_hugepages)"
     )

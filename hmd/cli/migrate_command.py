@@ -7,11 +7,11 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from hmd.base.errors import Exit, HmdError, NotPermittedError, TargetError
+from hmd.base.errors import Exit, HmdError, NotPermittedError, Severity, TargetError
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
 from hmd.cli.arguments import add_flag, address_range, rate, size
 from hmd.cli.output import format_bytes, format_count, print_json, print_records
-from hmd.linux.procfs import alive, format_ids, read_stat
+from hmd.linux.procfs import alive, format_ids, read_live_stat
 
 if TYPE_CHECKING:
     from hmd.migrate import Mover, MoveStatus
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Move the resident pages of a running process to a memory node. The process keeps running.
 
-Shared code and mappings of the kernel and of devices are not moved, nor are pages that other
-processes map, unless --shared is given.
+Shared code and mappings of the kernel and of devices are not moved, nor are pages that are mapped
+more than once, by other processes or by this one, unless --shared is given.
 """
 EXAMPLES = """\
 examples:
@@ -46,7 +46,8 @@ ADVICE = {
     "BOUND": "a memory policy binds these pages to other nodes (MPOL_BIND, see numactl(8)); change "
     "the policy, or use migratepages(8), which changes it too",
     "OFFLINE": "it has no memory now; bring it online or choose another",
-    "SHARED": "other processes map these pages too; --shared moves them",
+    "SHARED": "these pages are mapped more than once, by other processes or by this one; --shared "
+    "moves them",
     "BUSY": "a device or the kernel uses the pages; try again later",
     "UNMOVABLE": "these pages cannot be moved (the zero page, devices)",
     "NOT_PRESENT": "the process freed its pages meanwhile; try again",
@@ -112,11 +113,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _plans(args: argparse.Namespace) -> ProcessPlans:
     """Return what is to move, slice by slice; TargetError for a wrong process or node."""
-    from hmd.linux.mappings import read_mappings
+    from hmd.linux.mappings import read_mappings, repeated_views
     from hmd.linux.topology import read_topology
     from hmd.migrate.process_plans import ProcessPlans
 
-    stat = read_stat(args.pid) if args.pid > 0 else None
+    stat = read_live_stat(args.pid) if args.pid > 0 else None
     if stat is None:
         raise TargetError(f"no process {args.pid}: 'ps -e' or 'hmd status' lists those that run")
     if not stat.has_memory:
@@ -133,10 +134,22 @@ def _plans(args: argparse.Namespace) -> ProcessPlans:
     mappings = read_mappings(process.pid)
     if mappings is None:
         raise _not_permitted(args) if alive(process) else _gone(args)
-    return ProcessPlans(process, mappings, args.to, from_node=args.from_node, ranges=args.ranges)
+    return ProcessPlans(
+        process,
+        mappings,
+        args.to,
+        from_node=args.from_node,
+        ranges=args.ranges,
+        movable=mappings.movable & ~repeated_views(mappings),
+    )
 
 
 def _not_permitted(args: argparse.Namespace) -> NotPermittedError:
+    from hmd.linux.checks import move_pages_finding
+
+    found = move_pages_finding()
+    if found.level is not Severity.OK:
+        return NotPermittedError(f"move_pages(2) is {found.state}: {found.action}")
     needed = "CAP_SYS_PTRACE and CAP_SYS_NICE" if args.shared else "CAP_SYS_PTRACE"
     return NotPermittedError(
         f"no permission to move the memory of process {args.pid}: run as root or with {needed}"

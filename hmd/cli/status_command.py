@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hmd.base.errors import Exit
 from hmd.cli.arguments import add_flag, add_socket
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Status = Mapping[str, Any]
+SAID_KNOWN: Final = 0.95
+"""Below this share of pages that are known one by one, memory by tier is marked."""
 Rates = Mapping[str, tuple[float, float]]
 """Promoted and demoted bytes per second, by target name and by ``pid:start``."""
 
@@ -135,8 +137,11 @@ def _cells(row: Mapping[str, Any], key: str, rates: Rates | None) -> list[str]:
     up, down = row["promoted_bytes"], row["demoted_bytes"]
     if rates is not None:
         up, down = rates.get(key, (0.0, 0.0))
+    sizes = [*map(format_bytes, row["resident_bytes"])]
+    if row.get("known", 1.0) < SAID_KNOWN:
+        sizes[0] += f" ({row['known']:.0%} known)"
     return [
-        *map(format_bytes, row["resident_bytes"]),
+        *sizes,
         format_share(row["fast_share"]),
         format_bytes(up),
         format_bytes(down),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -26,6 +26,10 @@ DEFAULT_METRICS = "127.0.0.1:9742"
 
 def _one_or_many(value: object) -> object:
     return (value,) if isinstance(value, int | str) and not isinstance(value, bool) else value
+
+
+MAX_SOCKET_BYTES: Final = 107
+"""Length of a socket's path: sun_path ends with a zero byte."""
 
 
 def _user(value: object) -> object:
@@ -46,6 +50,8 @@ def _absolute(value: object) -> object:
         raise ValueError("write an absolute path")
     if isinstance(value, str) and Path(value).name in ("", ".."):
         raise ValueError("write the path of a file")
+    if isinstance(value, str) and len(value.encode()) > MAX_SOCKET_BYTES:
+        raise ValueError(f"the path of a socket has at most {MAX_SOCKET_BYTES} bytes (unix(7))")
     return Path(value) if isinstance(value, str) else value
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from hmd.base.errors import HmdError, UsageError, os_error
+from hmd.config.schema import MAX_SOCKET_BYTES
 from hmd.control.requests import (
     MAX_REQUEST_BYTES,
     ControlRequest,
@@ -30,9 +31,6 @@ from hmd.control.requests import (
     peer_of,
 )
 from hmd.serve.bounded_server import BACKLOG, BoundedServer, Client, ConnectionLimiter
-
-MAX_PATH_BYTES: Final = 107
-"""sun_path holds 108 bytes with its final zero (unix(7))."""
 
 MAX_CLIENTS: Final = 128
 MAX_OWN_CLIENTS: Final = 32
@@ -58,8 +56,10 @@ document."""
 
 def listen(path: Path) -> socket.socket:
     """Bind ``path`` (mode 0660), replacing the socket of a killed daemon; raises ``HmdError``."""
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise HmdError(f"observe.socket: {path} is longer than {MAX_PATH_BYTES} bytes: shorten it")
+    if len(os.fsencode(path)) > MAX_SOCKET_BYTES:
+        raise HmdError(
+            f"observe.socket: {path} is longer than {MAX_SOCKET_BYTES} bytes: shorten it"
+        )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     umask = os.umask(0o117)  # the socket has mode 0660 from its creation on
     try:

@@ -10,18 +10,20 @@ opening a sampler where one is named.
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.base.errors import ConfigError, Severity
+from hmd.base.quantities import format_size
 from hmd.config import Config
 from hmd.config.load import dotted
 from hmd.daemon import settings
 from hmd.daemon.stages import Stages
-from hmd.linux.checks import competing_findings
+from hmd.linux.checks import competing_findings, move_pages_finding, page_size_finding
 from hmd.linux.processes import ProcessWatcher
 from hmd.linux.procfs import PROC, SYSFS, ProcessId
 from hmd.linux.targets import explain_empty, user_id
@@ -44,11 +46,14 @@ class ConfigWarning:
 
 def machine_warnings(config: Config, topology: Topology) -> list[ConfigWarning]:
     """Return what the daemon starts with nevertheless: unknown users, tiers, removed keys."""
-    return [*_tiers(config, topology), *_targets(config), *_removed(config)]
+    sizes = _sizes(config, topology)
+    return [*_tiers(config, topology), *_targets(config), *sizes, *_removed(config)]
 
 
 def empty_targets(config: Config, proc: Path = PROC) -> Iterator[ConfigWarning]:
     """Yield why targets match no process now; the daemon says so of each once it has looked."""
+    if not config.targets:
+        yield ConfigWarning(("targets",), "there are none: hmd has nothing to do")
     specs = settings.target_specs(config)
     found = ProcessWatcher(specs, proc).scan()
     others: dict[ProcessId, str] = {}
@@ -85,6 +90,19 @@ def _targets(config: Config) -> Iterator[ConfigWarning]:
                 ("targets", index, "exe"),
                 f"{target.exe!r} looks like a regular expression; exe is a shell pattern, as in"
                 " redis-* or /opt/redis/*",
+            )
+
+
+def _sizes(config: Config, topology: Topology) -> Iterator[ConfigWarning]:
+    """Warn of what targets want of the fastest tier beyond what it has."""
+    fastest = topology.tiers[0] if topology.tiers else ()
+    tier_bytes = sum(node.total_bytes for node in topology.nodes if node.id in fastest)
+    for index, target in enumerate(config.targets):
+        wanted = target.fast_min.size or 0
+        if tier_bytes and wanted > tier_bytes:
+            yield ConfigWarning(
+                ("targets", index, "fast_min"),
+                f"{format_size(wanted)} of the fastest tier, which has {tier_bytes >> 20} MiB",
             )
 
 
@@ -141,6 +159,17 @@ def _socket(config: Config) -> ConfigWarning | None:
     )
 
 
+def refusal_warnings(refusals: Mapping[ProcessId, int]) -> Iterator[str]:
+    """Yield a line per errno with which the kernel refuses to say where pages are."""
+    for number in sorted(set(refusals.values())):
+        first = min(process.pid for process, code in refusals.items() if code == number)
+        yield (
+            f"the kernel does not say where pages of targets are ({errno.errorcode[number]}, as of"
+            f" pid {first}), and moves none: move_pages(2) needs CAP_SYS_PTRACE, and a seccomp"
+            " profile that allows it; see hmd doctor"
+        )
+
+
 def start_warnings(stages: Stages, file: str) -> Iterator[str]:
     """Yield one line per limit; ``file`` is the configuration's name in messages."""
     sampler, config = stages.sampler, stages.config
@@ -154,6 +183,9 @@ def start_warnings(stages: Stages, file: str) -> Iterator[str]:
     warning = tier_warning(stages.topology)
     if warning:
         yield warning
+    for probed in (move_pages_finding(), page_size_finding()):
+        if probed.level is Severity.FAIL:
+            yield f"{probed.name} {probed.state}: {probed.why}; {probed.action}"
     findings = competing_findings(stages.proc, stages.sysfs)
     conflicts = [f"{f.name} ({f.action})" for f in findings if f.level is not Severity.OK]
     if conflicts:

@@ -26,7 +26,7 @@ from hmd.control.commands import (
     queries,
 )
 from hmd.daemon import settings
-from hmd.daemon.checks import start_warnings
+from hmd.daemon.checks import refusal_warnings, start_warnings
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.explain import explain
 from hmd.daemon.log import OnceLogger, TargetLog
@@ -48,6 +48,7 @@ from hmd.metrics.move_journal import MoveJournal
 from hmd.metrics.observer import Observer, ResidencyCounts, heat_pages, resident_pages
 from hmd.metrics.status import MAX_LISTED, ControlStatus, PinStatus, Stage, Status, TickWatch, Work
 from hmd.metrics.tick_record import TickRecord
+from hmd.residency.kernel_totals import ResidentTotals
 from hmd.sample.selection import OpenedSampler
 from hmd.tick.stage_runner import StageRunner
 
@@ -56,6 +57,9 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PAGE_COUNT_S: Final = 10.0
 """Seconds between two counts of all pages by heat, which cost as much as a decision: in calm times
 they wait for one, which shares their rates."""
+
+KNOWN_SHARE: Final = 0.95
+"""Share of memory that has to be found one by one until the sweep gets no more than its share."""
 
 MAX_LOST_TICKS: Final = 30
 """Ticks in a row that fail outside all stages, after which the daemon ends to be started again."""
@@ -91,6 +95,7 @@ class Service:
         self._configured = config = load()
         self.followed: Mapping[ProcessId, str] = {}
         self._counts: ResidencyCounts | None = None
+        self._totals: ResidentTotals | None = None
         self._counted_s = float("-inf")
         self._saved_s = 0.0
         self._journal, self._ticks = MoveJournal(), TickWatch()
@@ -388,7 +393,9 @@ class Service:
         gain = stages.gain(record, saved_s - self._saved_s)
         self._saved_s = saved_s
         changed = processes_changed or moves_are_many
-        stages.budget.update(costs, record, load_changed=changed, gain=gain)
+        totals = self._totals
+        learning = totals is not None and totals.known_share < KNOWN_SHARE
+        stages.budget.update(costs, record, load_changed=changed, gain=gain, learning=learning)
         self.observer.set_cpu_budget(stages.budget.status(stages.rescan_s))
 
     def _observe(self, record: TickRecord) -> None:
@@ -403,10 +410,20 @@ class Service:
         self._publish_control()
         self.observer.set_compiling(self._kernels.progress)
         self.observer.set_demoting_nodes(self._page_cache_demoter.nodes)
-        self._counts = ResidencyCounts(resident_pages(heat, topology), by_heat, replace(heat.stats))
+        totals = self._totals = stages.totals.complete(
+            resident_pages(heat, topology),
+            record.processes,
+            stages.state.sweep.unswept,
+            stages.watcher.resident_bytes,
+            topology,
+            record.now_s,
+        )
+        self._counts = ResidencyCounts(totals.pages, by_heat, replace(heat.stats), totals.known)
         self._journal.add(record, topology)
         self.observer.observe(record, self._counts)
         self._heat_map.record(record, heat)
+        for warning in refusal_warnings(stages.state.sweep.refusals):
+            self._warnings.warn(warning)
 
     def _warn(self) -> None:
         """Log what limits hmd on this machine, each warning once."""

@@ -31,6 +31,7 @@ from hmd.linux.topology import NodeMemory, Topology, read_node_memory, read_topo
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.policy.admin import AdminState
+from hmd.residency.kernel_totals import KernelTotals
 from hmd.residency.memory_reader import KernelMemory
 from hmd.residency.sweep import ResidencySweep
 from hmd.sample.periods import PeriodControl
@@ -79,6 +80,7 @@ class Stages:
     meter: CostMeter
     movable: MovableMappings
     bindings: MemoryBindings
+    totals: KernelTotals
     watcher: ProcessWatcher
     exits: ExitWatch
     held: HeldSamples
@@ -278,6 +280,7 @@ def build(
             meter=CostMeter(opened.sampler),
             movable=movable,
             bindings=bindings,
+            totals=before.totals if before else KernelTotals(bindings, proc, sysfs),
             watcher=watcher,
             exits=ExitWatch(proc),
             held=held,

@@ -12,7 +12,6 @@ Each diagnostic names what to change. Costs a few milliseconds and one small rea
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -25,7 +24,7 @@ from pathlib import Path
 from hmd.base.errors import Diagnostic, Severity
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES, PAGE_SIZE_VARIABLE, PAGE_SIZES
 from hmd.linux.damon import Kdamonds
-from hmd.linux.damon_ownership import damon_finding, holder
+from hmd.linux.damon_ownership import NOT_READABLE, damon_finding, holder
 from hmd.linux.huge_pages import HugeSource, read_huge_pages
 from hmd.linux.mappings import read_mappings
 from hmd.linux.memory_policy import bound_processes
@@ -51,7 +50,7 @@ PERFMON_ENOUGH = 2
 def feature_findings(proc: Path = PROC, sysfs: Path = SYSFS) -> tuple[Diagnostic, ...]:
     """Return what the kernel and the native module can do."""
     return (
-        _move_pages(),
+        move_pages_finding(),
         page_size_finding(),
         _memory_tiers(sysfs),
         _pidfd(),
@@ -78,13 +77,11 @@ def _tier_level(topology: Topology) -> Severity:
     return Severity.FAIL if len(topology.nodes) < 2 else Severity.WARN
 
 
-def _move_pages() -> Diagnostic:
+def move_pages_finding() -> Diagnostic:
     """Query the node of a page of our own."""
     name = "move_pages"
     try:
-        import numpy as np
-
-        from hmd.linux.page_calls import query_nodes
+        from hmd.linux.page_calls import probe_own_page
     except ImportError as error:
         return Diagnostic(
             name,
@@ -93,12 +90,7 @@ def _move_pages() -> Diagnostic:
             "hmd moves and samples through it; it needs libnuma.so.1",
             "apt install libnuma1, then install hmd again",
         )
-    page = mmap.mmap(-1, mmap.PAGESIZE)
-    page[0] = 1
-    held = ctypes.c_char.from_buffer(page)
-    node = int(query_nodes(os.getpid(), np.array([ctypes.addressof(held)], np.uint64))[0])
-    del held
-    page.close()
+    node = probe_own_page()
     if node >= 0:
         return Diagnostic(name, Severity.OK, f"works (a page of this process is on node {node})")
     return Diagnostic(
@@ -286,6 +278,8 @@ def _damon_schemes(sysfs: Path) -> Diagnostic | None:
         return None
     moving: list[str] = []
     for thread in sorted(kdamonds.path.glob("[0-9]*")):
+        if read_text(thread / "state") is None:
+            return Diagnostic(name, Severity.WARN, "not known", NOT_READABLE, "run it as root")
         if not kdamonds.is_on(int(thread.name)):
             continue
         actions = {read_text(p) or "" for p in thread.glob("contexts/*/schemes/*/action")}
@@ -367,13 +361,15 @@ class Capability(IntEnum):
 class Privileges:
     """Effective capabilities, sysctls and limits; None where the file is absent.
 
-    ``open_files`` is -1 where there is no limit.
+    ``open_files`` is -1 where there is no limit. ``perf_refusal`` is the errno with which an event
+    of a CPU was refused, 0 where it was opened or not tried.
     """
 
     capabilities: frozenset[Capability]
     perf_event_paranoid: int | None
     perf_event_mlock_kib: int | None
     open_files: int | None
+    perf_refusal: int = 0
 
     def has(self, capability: Capability) -> bool:
         """Return True where ``capability`` is in effect."""
@@ -402,14 +398,28 @@ class Privileges:
 
 
 def read_privileges(proc: Path = PROC) -> Privileges:
-    """Return the privileges of the calling process. Costs four small reads."""
+    """Return the privileges of the calling process. Costs four small reads, and an event of a CPU.
+
+    No event is opened for another machine's files.
+    """
     kernel = proc / "sys/kernel"
     return Privileges(
         capabilities=parse_capabilities(read_text(proc / "self/status") or ""),
         perf_event_paranoid=read_int(kernel / "perf_event_paranoid"),
         perf_event_mlock_kib=read_int(kernel / "perf_event_mlock_kb"),
         open_files=parse_open_files(read_text(proc / "self/limits") or ""),
+        perf_refusal=_probe_events() if proc == PROC else 0,
     )
+
+
+def _probe_events() -> int:
+    """Open an event of a CPU, as samplers do; return the errno where that is refused."""
+    from hmd._native import lib
+
+    fd = int(lib.hmd_perf_open_tasks(min(os.sched_getaffinity(0))))
+    if fd >= 0:
+        os.close(fd)
+    return -min(fd, 0)
 
 
 def parse_capabilities(status: str) -> frozenset[Capability]:
@@ -475,6 +485,15 @@ def _sampling(privileges: Privileges) -> Diagnostic:
             "this kernel has no perf events",
             "samplers read hardware and software events through perf_event_open(2)",
             "use a kernel with CONFIG_PERF_EVENTS",
+        )
+    if privileges.may_sample and privileges.perf_refusal:
+        return Diagnostic(
+            name,
+            Severity.FAIL,
+            f"perf_event_open(2) is refused: {errno.errorcode.get(privileges.perf_refusal)}",
+            "privileges and perf_event_paranoid permit it: a seccomp profile or a security module "
+            "does not",
+            "in a container allow perf_event_open in the seccomp profile",
         )
     if privileges.may_sample:
         service = ": the service's user needs 2" if privileges.perf_for_admins else ""

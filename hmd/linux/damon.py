@@ -120,8 +120,13 @@ class Kdamonds:
 
     @property
     def count(self) -> int | None:
-        """Number of kdamonds, None where this kernel has no DAMON."""
+        """Number of kdamonds, None where this kernel has no DAMON or it may not be read."""
         return read_int(self.path / "nr_kdamonds")
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether this kernel has DAMON and this user may not read its files (mode 0600)."""
+        return self.count is None and (self.path / "nr_kdamonds").exists()
 
     def exclusive_module(self) -> str | None:
         """Return the kernel feature that runs DAMON for itself alone, or None."""

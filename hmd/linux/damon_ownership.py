@@ -17,8 +17,9 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from hmd.base.errors import Diagnostic, MissingError, Severity, os_error
+from hmd.base.errors import Diagnostic, MissingError, NotPermittedError, Severity, os_error
 from hmd.linux.damon import Kdamonds
 from hmd.linux.procfs import PROC, read_stat
 
@@ -28,6 +29,7 @@ PATIENCE_S = 15.0
 
 _RETRY_S = 0.05
 _NOTE_BYTES = 256
+NOT_READABLE: Final = "its files in sysfs may not be read by this user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class DamonClaim:
         Raises MissingError where this kernel has none, or another program uses it.
         """
         self._kdamonds = kdamonds
+        if kdamonds.is_forbidden:
+            raise NotPermittedError(f"DAMON: {NOT_READABLE}; run hmd as root")
         if kdamonds.count is None:
             raise MissingError(
                 "this kernel has no DAMON in sysfs: use one with CONFIG_DAMON_SYSFS and "
@@ -89,9 +93,14 @@ def _lock(note: Path, proc: Path) -> int:
     try:
         note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd = os.open(note, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        if os.geteuid() == 0:
+            # A command of root must not leave the service a file that it cannot write.
+            owner = note.parent.stat()
+            os.fchown(fd, owner.st_uid, owner.st_gid)
     except OSError as error:
+        remedy = f"remove {note}" if note.exists() else "run hmd as root"
         raise os_error(
-            error, f"DAMON: cannot note its use in {note}: {error.strerror}; run hmd as root"
+            error, f"DAMON: cannot note its use in {note}: {error.strerror}; {remedy}"
         ) from None
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -168,6 +177,8 @@ def damon_finding(sysfs: Path, note: Path = NOTE) -> Diagnostic:
     """Return the user of DAMON, and whether a killed hmd left a kdamond."""
     name = "DAMON"
     kdamonds = Kdamonds(sysfs)
+    if kdamonds.is_forbidden:
+        return Diagnostic(name, Severity.WARN, "not known", NOT_READABLE, "run it as root")
     if kdamonds.count is None:
         return Diagnostic(name, Severity.OK, "not in this kernel")
     found = holder(kdamonds, note)

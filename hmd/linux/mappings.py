@@ -28,9 +28,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -40,7 +42,15 @@ import numpy.typing as npt
 
 from hmd._native import ffi, lib
 from hmd.base.units import HUGE_PAGE_BYTES, MIB, PAGE_BYTES
-from hmd.linux.procfs import PROC, ProcessId, absent, alive, open_to_read, read_bytes
+from hmd.linux.procfs import (
+    PROC,
+    ProcessId,
+    absent,
+    alive,
+    open_to_read,
+    read_bytes,
+    read_text,
+)
 from hmd.linux.targets import SafeRegex
 
 LEAST_BYTES: Final = 4 * MIB
@@ -349,6 +359,11 @@ def mappings_of(
     kind = np.fromiter((kinds[path] for path in paths), np.uint8, n)
     # A huge page needs an aligned 2 MiB within the mapping.
     huge = np.uint64(HUGE_PAGE_BYTES)
+    # Any file system of huge pages, wherever it is mounted; its mappings are whole huge pages.
+    named = (kind == MappingKind.FILE) | (kind == MappingKind.SPECIAL)
+    for row in np.flatnonzero(named & (start % huge == 0) & (end % huge == 0)).tolist():
+        if paths[row].startswith("/") and backing(row)[1] in _devices_now(int(time.monotonic())):
+            kind[row] = MappingKind.HUGETLB
     first = (start + huge - np.uint64(1)) // huge * huge
     # At the top of the address space the rounding wraps to 0; no huge page fits there.
     fits = (first >= start) & (end >= first) & (end - first >= huge)
@@ -384,6 +399,41 @@ def _access(header: tuple[bytes, ...]) -> int:
     )
 
 
+def repeated_views(mappings: Mappings) -> npt.NDArray[np.bool_]:
+    """Return which mappings show a part of a file that an earlier one shows; shape ``(n,)``.
+
+    Some runtimes map their heap several times, as generations or colours of pointers: its pages are
+    to be moved, and counted, once. Of mappings as large as ``LEAST_BYTES``.
+    """
+    repeated = np.zeros(len(mappings), np.bool_)
+    seen: dict[FileKey, list[tuple[int, int]]] = {}
+    for view in sorted(mappings.shared, key=lambda view: view.start):
+        first, past = view.offset, view.offset + view.end - view.start
+        before = seen.setdefault(view.file, [])
+        if any(low <= first and past <= high for low, high in before):
+            repeated[np.searchsorted(mappings.start, np.uint64(view.start))] = True
+        else:
+            before.append((first, past))
+    return repeated
+
+
+def hugetlb_devices(proc: Path = PROC) -> frozenset[bytes]:
+    """Return the devices of hugetlbfs mounts, as maps prints them (proc_pid_mountinfo(5))."""
+    found = set()
+    for line in (read_text(proc / "self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        if after.startswith("hugetlbfs "):
+            major, minor = map(int, before.split()[2].split(":"))
+            found.add(b"%02x:%02x" % (major, minor))
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1)
+def _devices_now(second: int) -> frozenset[bytes]:
+    del second
+    return hugetlb_devices()
+
+
 def kind_of(path: str) -> MappingKind:
     """Return the kind of mapping that a path in maps stands for."""
     if not path or path.startswith("[anon:"):
@@ -392,7 +442,7 @@ def kind_of(path: str) -> MappingKind:
         return MappingKind.HEAP
     if path.startswith("[stack"):
         return MappingKind.STACK
-    if path.startswith(("/anon_hugepage", "/dev/hugepages/")):
+    if path.startswith(("/anon_hugepage", "/dev/hugepages")):
         return MappingKind.HUGETLB
     shared = ("/dev/zero", "/dev/shm/", "/memfd:", "/SYSV", "[anon_shmem:")
     if path.startswith(shared):

@@ -17,13 +17,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.units import PAGE_BYTES
 from hmd.linux.procfs import PROC, ProcessId, parse_ids, read_bytes
 
 MAX_TABLE_BYTES: Final = 16 << 20
@@ -35,6 +36,8 @@ _MAX_EDGES: Final = 1024
 _MAX_PROCESSES: Final = 1 << 14
 
 _LINE = re.compile(rb"^([0-9a-f]{1,16}) (?:bind(?:[=|][a-z|]+)?:([0-9,-]+))?", re.MULTILINE)
+_COUNT = re.compile(rb" N(\d{1,5})=(\d{1,15})")
+_OTHER_SIZE = re.compile(rb"^(.*) kernelpagesize_kB=(?!%d$)(\d{1,9})$" % (PAGE_BYTES >> 10), re.M)
 _TABLES = re.compile(rb"^VmPTE:\s+(\d{1,15}) kB", re.MULTILINE)
 _POLICY_LINE_BYTES = 64
 """Of a read of this size the kernel prints no more mappings than it takes to fill it."""
@@ -48,12 +51,14 @@ class Bindings:
 
     From ``edges`` on, ascending, ``choice`` is a number in ``nodes``, -1 where not bound. What lies
     between two mappings counts to the first, and what lies below all of them is ``process_nodes``.
+    ``node_pages`` are nodes with the base pages of the process there, empty where not counted.
     """
 
     process_nodes: Nodes = ()
     edges: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     choice: npt.NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
     nodes: tuple[Nodes, ...] = ()
+    node_pages: tuple[tuple[int, int], ...] = ()
 
     @property
     def any_bound(self) -> bool:
@@ -124,7 +129,19 @@ def read_bindings(pid: int, proc: Path = PROC) -> Bindings:
     tables = _TABLES.search(read_bytes(folder / "status") or b"")
     whole = tables is not None and int(tables[1]) << 10 <= MAX_TABLE_BYTES
     text = read_bytes(folder / "numa_maps", None if whole else _POLICY_LINE_BYTES) or b""
-    return parse_numa_maps(text if whole else text.partition(b"\n")[0])
+    found = parse_numa_maps(text if whole else text.partition(b"\n")[0])
+    return replace(found, node_pages=count_pages(text)) if whole else found
+
+
+def count_pages(text: bytes) -> tuple[tuple[int, int], ...]:
+    """Return nodes and how many base pages numa_maps counts there, of pages of any size."""
+    pages: dict[int, int] = {}
+    for node, count in _COUNT.findall(text):
+        pages[int(node)] = pages.get(int(node), 0) + int(count)
+    for line, kib in _OTHER_SIZE.findall(text):  # hugetlbfs
+        for node, count in _COUNT.findall(line):
+            pages[int(node)] += int(count) * (int(kib) * 1024 // PAGE_BYTES - 1)
+    return tuple(sorted(pages.items()))
 
 
 def bound_processes(proc: Path = PROC) -> Iterator[tuple[int, Nodes]]:
@@ -142,6 +159,11 @@ class MemoryBindings:
     def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc, self._clock = proc, clock
         self._known: dict[ProcessId, tuple[Bindings, float]] = {}
+
+    def is_known(self, process: ProcessId) -> bool:
+        """Return whether the bindings of a process need not be read now."""
+        known = self._known.get(process)
+        return known is not None and self._clock() < known[1]
 
     def of(self, process: ProcessId) -> Bindings:
         """Return the bindings of a process; a change of policy shows after a minute or more."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from hmd.linux.procfs import PROC, ProcessId, ProcessStat, alive, read_bytes, read_stat
+from hmd.linux.procfs import PROC, ProcessId, ProcessStat, alive, read_bytes, read_live_stat
 from hmd.linux.targets import Selector, TargetSpec, folder_of
 
 SCAN_BLOCK: Final = 64
@@ -139,7 +139,8 @@ class ProcessWatcher:
                 between()
             known = self._recall(before.get(pid), pid, inode, now_s, runs)
             if known is not None:
-                self._known[pid] = known
+                # Of a process whose first thread has ended, another thread is known.
+                self._known[known.process.pid] = known
         self.stats.processes += len(self._known)
         fitting = [known for known in self._known.values() if known.fits]
         children = self._children() if self._follows(fitting) else {}
@@ -213,7 +214,7 @@ class ProcessWatcher:
         if known is not None and same and due and not self._sizes and runs(known.process):
             known.asked_s, known.settled, known.wanted = now_s, True, False
             return self._ask(known)
-        stat = read_stat(pid, self._proc)
+        stat = read_live_stat(pid, self._proc)
         self.stats.reads += 1
         if stat is None or stat.exited or pid == self._own_pid:
             return None

@@ -168,6 +168,8 @@ class ProcessId(NamedTuple):
 class ProcessStat:
     """The fields of /proc/PID/stat that hmd needs; ``cpu_ticks`` is user and system time.
 
+    ``state`` is that of the first thread, ``threads`` the number of all that have not ended.
+
     Not frozen: a scan makes one per process, and a frozen instance costs three times as much.
     """
 
@@ -179,6 +181,7 @@ class ProcessStat:
     flags: int
     cpu_ticks: int
     resident_bytes: int
+    threads: int = 1
 
     @property
     def process(self) -> ProcessId:
@@ -192,8 +195,11 @@ class ProcessStat:
 
     @property
     def exited(self) -> bool:
-        """True for a process that has exited but is not yet reaped by its parent."""
-        return self.state in (b"Z", b"X", b"x")
+        """True for a process that has exited but is not yet reaped by its parent.
+
+        Not where its first thread alone has ended (pthread_exit(3)): the others run on.
+        """
+        return self.state in (b"Z", b"X", b"x") and self.threads <= 1
 
     @property
     def has_memory(self) -> bool:
@@ -222,6 +228,7 @@ def parse_stat(data: bytes) -> ProcessStat | None:
             flags=int(fields[6]),
             cpu_ticks=int(fields[11]) + int(fields[12]),
             resident_bytes=int(fields[21]) * PAGE_BYTES,
+            threads=int(fields[17]),
         )
     except (IndexError, ValueError):
         return None
@@ -235,6 +242,23 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
     # Text costs a third of a Path, which counts with 10,000 processes.
     data = read_bytes(f"{proc}/{pid}/stat", _STAT_BYTES)
     return parse_stat(data) if data else None
+
+
+def read_live_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
+    """Return the status of ``pid``, or of another of its threads where the first has ended.
+
+    Memory is then seen by the other's id alone: /proc/PID/maps of the first is empty, and
+    move_pages(2) refuses it. Its ``process`` is that thread.
+    """
+    stat = read_stat(pid, proc)
+    if stat is None or stat.state != b"Z" or stat.exited:
+        return stat
+    try:
+        threads = sorted(int(name) for name in os.listdir(proc / str(pid) / "task"))  # noqa: PTH208
+    except OSError:
+        return stat
+    others = (read_stat(thread, proc) for thread in threads if thread != pid)
+    return next((other for other in others if other and other.state != b"Z"), stat)
 
 
 def identify(pid: int, proc: Path = PROC) -> ProcessId | None:

@@ -34,7 +34,7 @@ from hmd.linux.cgroups import (
     unit_selector,
     units_of,
 )
-from hmd.linux.procfs import PROC, ProcessId, absent, read_bytes, read_stat
+from hmd.linux.procfs import PROC, ProcessId, absent, read_bytes, read_live_stat
 
 MAX_TEXT_BYTES: Final = 16384
 """Start of a text that is searched; the rest is not read."""
@@ -301,7 +301,8 @@ def explain_empty(
     elsewhere, unread, running = dict[str, int](), 0, set[int]()
     names: set[str] = set()
     for pid in _pids(proc):
-        stat, folder = read_stat(pid, proc), folder_of(proc, pid)
+        stat = read_live_stat(pid, proc)
+        folder = folder_of(proc, stat.pid if stat else pid)
         if stat is None or not stat.has_memory or pid == os.getpid():
             continue
         running.add(pid)

@@ -14,6 +14,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from hmd.base.errors import ConfigError, MissingError
 from hmd.linux.node_memory import reclaimable_bytes
@@ -123,7 +124,8 @@ class NodeUse:
 
     ``program_bytes`` are anonymous and mapped pages, ``cache_bytes`` pages of files and shared
     memory that no process maps, ``locked_bytes`` the locked part of both, ``kernel_bytes`` slabs,
-    stacks and page tables. They do not add up to ``used_bytes``: the kernel counts no more by node.
+    stacks and page tables, ``pool_bytes`` the pools of huge pages of all sizes, used or not.
+    They do not add up to ``used_bytes``: the kernel counts no more by node.
     """
 
     total_bytes: int
@@ -133,6 +135,11 @@ class NodeUse:
     locked_bytes: int
     kernel_bytes: int
     hugetlb_pages: int
+    pool_bytes: int = 0
+
+
+_MAX_LATENCY_NS: Final = 100_000
+"""Above what far memory has by two orders: firmware has written 4 seconds for DRAM."""
 
 
 class TierSource(StrEnum):
@@ -255,6 +262,11 @@ def _one_tier_warning(topology: Topology) -> str:
     listed = format_ids(ids)
     if topology.tier_source == TierSource.CONFIGURATION:
         return f"the configuration puts nodes {listed} into one tier: nothing will be moved"
+    if topology.tier_source == TierSource.GUESS and not any(n.cpus for n in topology.nodes):
+        return (
+            f"nodes {listed} are all one tier: neither kernel nor firmware ranks them, and none has"
+            " CPUs; nothing will be moved; if some are slower, configure `tiers:`"
+        )
     suggestion = suggested_override(topology.nodes)
     example = suggestion or [[ids[0]], ids[1:]]
     basis = "for instance" if suggestion is None else "as their figures and CPUs suggest"
@@ -370,7 +382,14 @@ def read_node_use(node: int, sysfs: Path = SYSFS) -> NodeUse:
         locked_bytes=field("Mlocked", 0),
         kernel_bytes=field("Slab", 0) + field("KernelStack", 0) + field("PageTables", 0),
         hugetlb_pages=max(huge, 0),
+        pool_bytes=_pool_bytes(_folder(sysfs) / f"node{node}/hugepages"),
     )
+
+
+def _pool_bytes(folder: Path) -> int:
+    """Return the size of all pools of huge pages of a node (hugetlbpage.rst)."""
+    sizes = {path: int(path.name[len("hugepages-") : -2]) << 10 for path in folder.glob("*kB")}
+    return sum(size * (read_int(path / "nr_hugepages") or 0) for path, size in sizes.items())
 
 
 def _number(pattern: re.Pattern[bytes], text: bytes) -> int:
@@ -440,7 +459,7 @@ def _distances(folder: Path, online: Sequence[int], memory: dict[int, int]) -> t
 def _figures(folder: Path) -> dict[str, int]:
     """Return HMAT figures by field of ``Node``: nanoseconds, and MB/s.
 
-    The kernel prints 0 where a figure is unknown.
+    The kernel prints 0 where a figure is unknown. A latency that no memory has is unknown, too.
     """
     files = {
         "read_latency_ns": "read_latency",
@@ -448,4 +467,9 @@ def _figures(folder: Path) -> dict[str, int]:
         "read_bandwidth_mbps": "read_bandwidth",
         "write_bandwidth_mbps": "write_bandwidth",
     }
-    return {field: value for field, name in files.items() if (value := read_int(folder / name))}
+    found = {field: read_int(folder / name) or 0 for field, name in files.items()}
+    return {
+        field: value
+        for field, value in found.items()
+        if value > 0 and (value <= _MAX_LATENCY_NS or "latency" not in field)
+    }

@@ -89,8 +89,15 @@ class RowSums:
         np.add.at(self.demoted_bytes, row, demoted_bytes)
         np.add.at(self.failed_pages, row, failed_pages)
 
-    def totals(self, resident_bytes: npt.NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-        """Yield each row's fields of ``AccessTotals`` but the name, in 3 µs per row."""
+    def totals(
+        self, resident_bytes: npt.NDArray[np.int64], known_bytes: npt.NDArray[np.float64]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield each row's fields of ``AccessTotals`` but the name, in 3 µs per row.
+
+        ``resident_bytes`` by tier, of which the pages of ``known_bytes`` have been found.
+        """
+        sums = resident_bytes.sum(axis=1)
+        found = np.divide(known_bytes, sums, out=np.ones(len(sums)), where=sums > 0)
         known = self.recent[:, :-1].sum(axis=1)
         counted = known > 1e-6
         shares = np.divide(self.recent[:, 0], known, out=np.zeros_like(known), where=counted)
@@ -105,6 +112,7 @@ class RowSums:
             "promoted_bytes": self.promoted_bytes.tolist(),
             "demoted_bytes": self.demoted_bytes.tolist(),
             "failed_pages": self.failed_pages.tolist(),
+            "known": np.minimum(found, 1.0).tolist(),
         }
         for row in zip(*columns.values(), strict=True):
             yield dict(zip(columns, row, strict=True))

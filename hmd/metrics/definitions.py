@@ -595,6 +595,13 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
             "target",
             "tier",
         ),
+        gauge(
+            "hmd_target_resident_known_ratio",
+            "Share of a target's resident memory whose pages were found one by one; the rest is"
+            " distributed over tiers by totals of the kernel.",
+            _by_target(lambda target: target.known),
+            "target",
+        ),
         counter(
             "hmd_target_accesses",
             "Accesses of a target by the tier that served them: samples times the sampling period.",

@@ -86,14 +86,16 @@ class ObservedConfig:
 class ResidencyCounts:
     """Resident pages by node and by heat after a tick.
 
-    ``resident_pages`` has a row for each process of the tick and a column for each node id;
-    ``heat_pages`` a row for each tier and a column for each bin of ``HEAT_LOG2``. ``heat`` are the
-    counters of the heat table.
+    ``resident_pages`` has a row for each process of the tick and a column for each node id, of
+    which a ``known`` share was found one by one, all where that is None; ``heat_pages`` a row for
+    each tier and a column for each bin of ``HEAT_LOG2``. ``heat`` are the counters of the heat
+    table.
     """
 
     resident_pages: npt.NDArray[np.int64]
     heat_pages: npt.NDArray[np.int64]
     heat: HeatStats
+    known: npt.NDArray[np.float64] | None = None
 
 
 class Observer:
@@ -298,12 +300,22 @@ class Observer:
             return np.zeros((len(counters.table), counters.tier_count), np.int64)
         return counters.tier_bytes(self._residency.resident_pages)
 
+    def _known_bytes(self, resident: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return how many of the resident bytes of each process were found one by one."""
+        residency = self._residency
+        sums: npt.NDArray[np.float64] = resident.sum(axis=1).astype(np.float64)
+        if residency is not None and residency.known is not None:
+            sums *= residency.known
+        return sums
+
     def _targets(self, resident: npt.NDArray[np.int64]) -> tuple[TargetStatus, ...]:
         counters = self._counters
+        known = np.zeros(len(counters.names))
+        np.add.at(known, counters.target_row, self._known_bytes(resident))
         by_target = np.zeros((len(counters.names), counters.tier_count), np.int64)
         np.add.at(by_target, counters.target_row, resident)
         counts = np.bincount(counters.target_row, minlength=len(counters.names)).tolist()
-        totals = counters.targets.totals(by_target)
+        totals = counters.targets.totals(by_target, known)
         return tuple(
             TargetStatus(
                 name=name,
@@ -321,7 +333,8 @@ class Observer:
         listed = [counters.table.processes[row] for row in rows.tolist()]
         self._names = {p: self._names.get(p) or self._read_name(p) for p in listed}
         targets = [counters.names[row] for row in counters.target_row[rows].tolist()]
-        totals = counters.processes.rearranged(rows).totals(resident[rows])
+        known = self._known_bytes(resident)[rows]
+        totals = counters.processes.rearranged(rows).totals(resident[rows], known)
         return tuple(
             ProcessStatus(
                 name=self._names[p],

@@ -292,8 +292,9 @@ class TickMoves:
 class AccessTotals:
     """Figures of a process or target; ``accesses`` by tier, the last of pages on no known node.
 
-    ``resident_bytes`` by tier are of all pages, sampled or not. ``fast_share`` is the share of
-    recent accesses that tier 0 served.
+    ``resident_bytes`` by tier are of all pages, sampled or not. Of the share ``known`` it was asked
+    for each page where it is; the others are distributed by the kernel's totals. ``fast_share`` is
+    the share of recent accesses that tier 0 served.
     """
 
     name: Text
@@ -304,6 +305,7 @@ class AccessTotals:
     promoted_bytes: Count
     demoted_bytes: Count
     failed_pages: Count
+    known: Share
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from hmd.base.units import PAGE_BYTES
 from hmd.linux.mappings import Mappings, read_mappings
 from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.node_memory import Reserves
-from hmd.linux.procfs import PROC, SYSFS, ProcessId, read_stat
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, alive, read_live_stat
 from hmd.linux.topology import Topology, read_node_memory
 from hmd.migrate.mover import Mover, MoverSettings
 from hmd.migrate.process_plans import ProcessPlans
@@ -47,6 +47,8 @@ PIECE_PAGES: Final = 1 << 14
 """Pages that move before the request is read again: 64 MiB."""
 NO_ROOM: Final = "no_room"
 PINNED: Final = "pinned"
+UNREAD: Final = "unread"
+"""Of a process whose mappings may not be read, at least one page may be anywhere."""
 _DONE: Final = (
     MoveStatus.MOVED,
     MoveStatus.ALREADY_THERE,
@@ -182,7 +184,7 @@ class DrainWorker:
             if self._is_obsolete(request):
                 return
             self._rest_from_search(current)
-            stat = read_stat(pid, self._proc)
+            stat = read_live_stat(pid, self._proc)
             if stat is None or not stat.has_memory:
                 continue
             if stat.process in request.spared:
@@ -222,6 +224,9 @@ class DrainWorker:
     def _empty_process(self, current: _Pass, process: ProcessId) -> None:
         mappings = read_mappings(process.pid, self._proc)
         if mappings is None or not len(mappings):
+            if alive(process, self._proc):
+                for stays in current.left.values():
+                    stays[UNREAD] += 1
             return
         request = current.request
         pinned = process in request.pinned

@@ -8,6 +8,7 @@ per resident page (0.2 µs); before Linux 6.7 per mapped page, in mappings that 
 
 from __future__ import annotations
 
+import errno
 import re
 from bisect import bisect_right
 from collections import deque
@@ -151,6 +152,7 @@ class ProcessPlans:
         pieces = [np.arange(*span, PAGE_BYTES, dtype=np.uint64) for span in spans]
         address = np.concatenate([_NO_BLOCKS, *pieces])
         node = self._query(self._process.pid, address)
+        node[node == -errno.ENOSYS] = -errno.EPERM  # of the whole call, as of seccomp profiles
         answers = {
             MoveStatus(code) for code in np.unique(status_of_pages(node, self._to_node)).tolist()
         }

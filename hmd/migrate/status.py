@@ -114,6 +114,7 @@ _BY_CALL_ERRNO: Final = {
     errno.EACCES: MoveStatus.CPUSET,
     errno.ENODEV: MoveStatus.OFFLINE,
     errno.EFAULT: MoveStatus.OTHER,
+    errno.ENOSYS: MoveStatus.PERMISSION,  # seccomp profiles of containers hide the call so
 }
 
 

@@ -213,6 +213,8 @@ class ModelledMemory:
 
 _NO_PAGES: Final = np.empty(0, np.uint64)
 _CHUNK_MASK: Final = ~np.uint64(CHUNK_BYTES - 1)
+_REFUSALS: Final = (-errno.EPERM, -errno.ENOSYS)
+"""Errors of a whole query, after which pages may be anywhere: no permission, no such call."""
 _NEAR_CHUNKS: Final = 64
 """Chunks that are looked up one by one; of more, those that the table has are searched."""
 
@@ -221,13 +223,14 @@ _NEAR_CHUNKS: Final = 64
 class QueryResult:
     """What a query did: pages ``asked`` for, pages ``recorded`` and how many ``changed``.
 
-    All is known up to the address ``until``.
+    All is known up to the address ``until``, unless the kernel ``refused`` the query: an errno.
     """
 
     asked: int
     recorded: int
     changed: int
     until: int
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +279,8 @@ def query_span(
         part = _joined(_chosen(part, ~common[0], ~common[1]), forked)
     asked = np.concatenate([part.huge, part.pages])
     answer = memory.nodes(process, asked) if len(asked) else np.empty(0, np.int16)
+    if len(answer) and answer[-1] in _REFUSALS:
+        return QueryResult(len(asked), 0, 0, part.until, -int(answer[-1]))
     heads = len(part.huge)
     there = answer >= 0
     present = ResidentPart(part.pages[there[heads:]], part.huge[there[:heads]], part.until)

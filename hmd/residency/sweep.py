@@ -164,6 +164,10 @@ class ResidencySweep:
         self._shared = SharedPages(self.settings.shared_units)
         self._forks = ForkedPages(self.settings.shared_units)
         self._refused: set[ProcessId] = set()
+        self.unswept: set[ProcessId] = set()
+        """Processes some of whose pages no sweep has reached yet, or of which it may not ask."""
+        self.refusals: dict[ProcessId, int] = {}
+        """The errno of the last query for pages of a process, where the kernel refused it."""
         self._owners = AddressSpaceOwners(self._memory.compare)
         self._large = LargeProcesses(self._memory.resident_bytes)
         # Of the large processes, and of all.
@@ -258,6 +262,9 @@ class ResidencySweep:
         self._table = table = ProcessTable(processes)
         self._refused = {process for process in self._refused if process in table}
         self._spaces = {p: space for p, space in self._spaces.items() if p in table}
+        self.refusals = {p: number for p, number in self.refusals.items() if p in table}
+        new = set(processes).difference(self._processes)
+        self.unswept = {process for process in self.unswept if process in table} | new
         self._processes = processes
         for process in alone:
             self._restart(process)
@@ -313,6 +320,7 @@ class ResidencySweep:
         self._spaces[process] = SweepState(
             summarise_space([]), _NO_PAGES, tick, tick, tracked=False
         )
+        self.unswept.discard(process)
         return False
 
     def _sweep_some(self, heat: HeatTable, turn: RoundRobin, pages: int) -> int:
@@ -405,6 +413,8 @@ class ResidencySweep:
             if self._over():
                 break
         if not space.left:
+            if process not in self.refusals:
+                self.unswept.discard(process)
             self._forks.end_sweep(process)
             calm = space.changed * _CALM < space.asked
             ticks = space.sweep_ticks * 2 if calm else space.sweep_ticks // 2
@@ -421,6 +431,10 @@ class ResidencySweep:
         known, shared = (space.summary, space.huge), self.settings.move_shared
         machine = QueryContext(self._memory, self._shared, self._forks, self._refused, shared)
         answered = query_span(heat, slot, known, span, pages, machine)
+        if answered.refused:
+            self.refusals[heat.processes[slot]] = answered.refused
+        elif answered.asked:
+            self.refusals.pop(heat.processes[slot], None)
         space.changed += answered.changed
         space.asked += answered.recorded
         return answered.asked, answered.until

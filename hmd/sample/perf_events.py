@@ -20,6 +20,7 @@ from typing import Any, Final
 from hmd._native import ffi, lib
 from hmd.base.errors import HmdError, UnavailableError, unavailable_code
 from hmd.base.units import PAGE_BYTES
+from hmd.linux.checks import read_privileges
 from hmd.linux.procfs import SYSFS, parse_ids, read_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import Ring, SampleType
@@ -110,6 +111,11 @@ def _advice(code: int) -> str:
             return (
                 "too many open files: raise LimitNOFILE= in the unit (ulimit -n); "
                 "sampling needs a descriptor per CPU and event"
+            )
+        case errno.EPERM | errno.EACCES if read_privileges().may_sample:
+            return (
+                "refused although hmd's privileges permit it: in a container, allow "
+                "perf_event_open in the seccomp profile"
             )
         case errno.EPERM | errno.EACCES:
             return (

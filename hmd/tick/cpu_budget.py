@@ -140,14 +140,14 @@ class CpuBudget:
         self._wanted_period: int | None = None
         self._ticks_since_plan = MAX_PLAN_TICKS
         self._hot_set_changed = False
-        self._planned = False
+        self._planned = self._learning = False
 
     def limits(self) -> TickLimits:
         """Return what the next tick may cost."""
         return TickLimits(
             tick_s=self.tick_s,
             period=self._wanted_period,
-            sweep=step_limit(self.sweep_share * self.tick_s),
+            sweep=step_limit(self.sweep_share * self.tick_s + self._sweep_credit_s),
             plan=self._plan_due and not self._plan_delayed,
             min_gain=MIN_PAYING_SHARE if self.is_calm else 0.0,
         )
@@ -174,9 +174,14 @@ class CpuBudget:
         *,
         load_changed: bool,
         gain: TickGain | None = None,
+        learning: bool = False,
     ) -> None:
-        """Add what a tick cost that has ended; ``load_changed`` as for :meth:`charge`."""
-        ratio, sampled = self.tick_length_ratio, costs.samples
+        """Add what a tick cost that has ended; ``load_changed`` as for :meth:`charge`.
+
+        ``learning``: much memory has not been swept yet. The sweep then has half of the quota,
+        whatever the fixed work of ticks takes, and half of what was saved up.
+        """
+        ratio, sampled, self._learning = self.tick_length_ratio, costs.samples, learning
         if self.allowance is not None and gain is not None:
             self.allowance.update(
                 gain,
@@ -184,6 +189,8 @@ class CpuBudget:
                 hot_set_changed=record.heat_changes > 0,
                 planned=record.planned is not False,
             )
+            if learning:
+                self.allowance.search()
         self.overhead = sampled.overhead
         # Until the moves that follow a change are few.
         followed = self._hot_set_changed and load_changed
@@ -216,7 +223,14 @@ class CpuBudget:
     @property
     def sweep_share(self) -> float:
         """Share of the CPU that the residency sweep may take."""
+        if self._learning:
+            return MAX_SWEEP_SHARE * self._base_quota
         return self._bounded(self._left_share() - self._discovery)
+
+    @property
+    def _sweep_credit_s(self) -> float:
+        """CPU seconds that a step of the first sweep takes of what was saved up: half of it."""
+        return max(-self.cpu_debt_s, 0.0) / 2 if self._learning else 0.0
 
     @property
     def discovery_share(self) -> float:

@@ -23,6 +23,7 @@ USE = {
     "cache_bytes": 1 << 20,
     "locked_bytes": 0,
     "kernel_bytes": 1 << 20,
+    "pool_bytes": 80 << 20,
     "hugetlb_pages": 0,
 }
 
@@ -146,7 +147,7 @@ def test_drain_no_wait_returns_at_once(
     assert daemon.requests[0].arguments == {"tier": 1}
 
 
-@pytest.mark.parametrize("words", [(), ("1", "--tier", "1"), ("one",), ("1", "--timeout", "10")])
+@pytest.mark.parametrize("words", [(), ("1", "--tier", "1"), ("one",), ("1", "--timeout", "0")])
 def test_drain_wrong_usage_one_line_error(
     hmd: Callable[..., int], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -296,6 +296,12 @@ def test_config_check_valid_and_invalid_file_exit_codes(tmp_path: Path) -> None:
     file = tmp_path / "hmd.yaml"
     file.write_text("tick: 2s\n")
     done = hmd("config", "check", str(file))
+    assert (done.returncode, done.stdout) == (0, f"{file}: ok, 1 warning\n")
+    assert (
+        done.stderr == f"hmd: {file}:1: warning: targets: there are none: hmd has nothing to do\n"
+    )
+    file.write_text(f"targets: [{{name: t, pid: {os.getpid()}}}]\n")
+    done = hmd("config", "check", str(file))
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: ok\n", "")
     file.write_text("tick: 2\nrescan: 3\n")
     done = hmd("config", "check", str(file))

@@ -192,6 +192,13 @@ MISTAKES = {
         "observe:\n  socket: /run/..\n",
         ["f:2: observe.socket: write the path of a file, not '/run/..'"],
     ),
+    "a socket whose path is too long": (
+        f"observe:\n  socket: /run/{'a' * 103}\n",
+        [
+            "f:2: observe.socket: the path of a socket has at most 107 bytes (unix(7)), not"
+            f" '/run/{'a' * 51}..."
+        ],
+    ),
     "the root folder for the socket": (
         "observe:\n  socket: /\n",
         ["f:2: observe.socket: write the path of a file, not '/'"],

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: MIT
+import errno
 import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +184,39 @@ def test_page_size_finding_of_pages_that_are_not_the_kernel_s_fails() -> None:
     found = page_size_finding(2 * mmap.PAGESIZE)
     assert found.level == Severity.FAIL
     assert "unset HMD_PAGE_BYTES" in found.action
+
+
+def test_refused_perf_event_is_not_allowed_by_capabilities(tmp_path: Path) -> None:
+    """A seccomp profile refuses the call to a process that has all capabilities."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text(f"CapEff:\t{1 << Capability.PERFMON:016x}\n")
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/perf_event_paranoid").write_text("2\n")
+    permitted = read_privileges(tmp_path)
+    assert by_name(privilege_findings(permitted))["sample accesses"].level is Severity.OK
+    refused = replace(permitted, perf_refusal=errno.EPERM)
+    found = by_name(privilege_findings(refused))["sample accesses"]
+    assert (found.level, "seccomp" in found.action) == (Severity.FAIL, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_damon_that_may_not_be_read_is_not_absent(tmp_path: Path) -> None:
+    kdamonds = tmp_path / "sys/kernel/mm/damon/admin/kdamonds"
+    (kdamonds / "0").mkdir(parents=True)
+    for name in ("nr_kdamonds", "0/state"):
+        (kdamonds / name).write_text("1\n")
+        (kdamonds / name).chmod(0o600)
+    (tmp_path / "proc").mkdir()
+    for folder in (tmp_path, *tmp_path.parents):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    code = (
+        "import os, pathlib, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "from hmd.linux.checks import competing_findings\n"
+        "from hmd.linux.damon_ownership import damon_finding\n"
+        "root = pathlib.Path(sys.argv[1])\n"
+        "found = (damon_finding(root / 'sys'), *competing_findings(root / 'proc', root / 'sys'))\n"
+        "print([each.state for each in found if each.name.startswith('DAMON')])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "['not known', 'not known']\n"

@@ -14,11 +14,13 @@ from hmd.linux.huge_pages import HugeSource, candidate_spans, read_huge_pages
 from hmd.linux.mappings import (
     MappingAccess,
     MappingKind,
+    hugetlb_devices,
     kind_of,
     parse_maps,
     parse_smaps,
     read_mapping_details,
     read_mappings,
+    repeated_views,
 )
 
 MAPS = b"""\
@@ -122,6 +124,7 @@ def test_smaps_io_hugetlb_and_huge_bytes_parsed() -> None:
         ("[stack:17]", MappingKind.STACK),
         ("[vvar_vclock]", MappingKind.SPECIAL),
         ("/dev/hugepages/vm", MappingKind.HUGETLB),
+        ("/dev/hugepages1G/vm", MappingKind.HUGETLB),
         ("/usr/lib/libc.so.6 (deleted)", MappingKind.FILE),
     ],
 )
@@ -205,3 +208,34 @@ def test_huge_pages_without_pagemap_only_in_fully_huge_mappings(tmp_path: Path) 
     half = read_huge_pages(7, parse_maps(MAPS), tmp_path)
     assert half is not None
     assert len(half.address) == 2
+
+
+def test_file_of_any_hugetlbfs_mount_is_of_huge_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text(
+        "40 20 0:37 / /dev/pages-of-2M rw shared:1 - hugetlbfs none rw,pagesize=2M\n"
+        "41 20 0:38 / /mnt/tmp rw shared:2 - tmpfs none rw\n"
+    )
+    assert hugetlb_devices(tmp_path) == {b"00:25"}
+    found = hugetlb_devices(tmp_path)
+    monkeypatch.setattr("hmd.linux.mappings._devices_now", lambda _: found)
+    text = (
+        b"7f0000000000-7f0004000000 rw-s 00000000 00:25 7  /dev/pages-of-2M/file\n"
+        b"7f0010000000-7f0014000000 rw-s 00000000 00:26 7  /mnt/tmp/file\n"
+        b"7f0020000000-7f0020200000 rw-s 00000000 00:06 7  /dev/nvidia0\n"
+    )
+    kinds = parse_maps(text).kind.tolist()
+    assert kinds == [MappingKind.HUGETLB, MappingKind.FILE, MappingKind.SPECIAL]
+
+
+def test_second_view_of_a_heap_is_repeated() -> None:
+    """Three views of one memfd, as of a garbage collector with coloured pointers."""
+    views = b"".join(
+        b"%x-%x rw-s 00000000 00:01 9  /memfd:java_heap (deleted)\n"
+        % (at << 40, (at << 40) + (64 << 20))
+        for at in (4, 8, 16)
+    )
+    other = b"200000000000-200004000000 rw-s 04000000 00:01 9  /memfd:java_heap (deleted)\n"
+    assert repeated_views(parse_maps(views + other)).tolist() == [False, True, True, False]

@@ -13,6 +13,7 @@ from hmd.linux.topology import (
     abstract_distances,
     kernel_tiers,
     read_node_memory,
+    read_node_use,
     read_topology,
     suggested_override,
     tier_warning,
@@ -211,3 +212,34 @@ def without_kernel_tiers(root: Path) -> Path:
     for nodelist in (root / "sys/devices/virtual/memory_tiering").glob("*/nodelist"):
         nodelist.unlink()
     return root / "sys"
+
+
+def test_latency_that_no_memory_has_is_unknown(machine_copy: Callable[[str], Path]) -> None:
+    root = machine_copy("xeon6-cxl")
+    before = {node.id: node.read_latency_ns for node in read_topology(root / "sys").nodes}
+    for file in root.rglob("node0/access*/initiators/read_latency"):
+        file.write_text("4294967295\n")
+    after = {node.id: node.read_latency_ns for node in read_topology(root / "sys").nodes}
+    assert before[0]
+    assert after == before | {0: None}
+
+
+def test_nodes_without_any_cpu_are_not_said_to_be_slower_for_it(
+    write: Callable[[str, str], Path],
+) -> None:
+    """A logical partition whose CPUs are all on a node without memory."""
+    for node in (0, 1):
+        folder = f"devices/system/node/node{node}"
+        write(f"{folder}/cpulist", "\n")
+        root = write(f"{folder}/meminfo", f"Node {node} MemTotal: 1024 kB\n").parents[4]
+    warning = tier_warning(read_topology(root)) or ""
+    assert "none has CPUs" in warning
+    assert "slower: " not in warning
+
+
+def test_pools_of_huge_pages_of_all_sizes_count(write: Callable[[str, str], Path]) -> None:
+    folder = "devices/system/node/node0"
+    write(f"{folder}/meminfo", "Node 0 MemTotal: 1024 kB\n")
+    write(f"{folder}/hugepages/hugepages-2048kB/nr_hugepages", "40\n")
+    root = write(f"{folder}/hugepages/hugepages-1048576kB/nr_hugepages", "1\n").parents[6]
+    assert read_node_use(0, root).pool_bytes == (80 << 20) + (1 << 30)

@@ -9,7 +9,7 @@ import pytest
 
 from hmd.linux.cgroups import cgroup_mounts, cgroup_selector, in_cgroup, in_unit, parse_cgroup
 from hmd.linux.processes import ProcessWatcher
-from hmd.linux.procfs import ProcessId
+from hmd.linux.procfs import ProcessId, read_live_stat, read_stat
 from hmd.linux.targets import TargetSpec, explain_empty
 from tests.unit.linux.conftest import FakeProc
 
@@ -125,3 +125,17 @@ def test_empty_target_whose_processes_another_has_says_so(proc: FakeProc) -> Non
 def test_nearest_name_that_would_garble_a_terminal_is_escaped(proc: FakeProc) -> None:
     proc.add(10, exe="/tmp/redis\x1b[2J", name="redis\x1b[2J")
     assert "\x1b" not in why(proc, TargetSpec("t", exe="redis"))
+
+
+def test_process_whose_first_thread_has_ended_is_selected_by_another(proc: FakeProc) -> None:
+    """After pthread_exit(3) of the first, its /proc/PID has no executable, maps or arguments."""
+    proc.add(10, state="Z")
+    stat = proc.root / "10/stat"
+    stat.write_text(stat.read_text().replace(" 20 0 1 0 ", " 20 0 3 0 "))
+    (proc.root / "10/exe").unlink()
+    (proc.root / "10/task/11").mkdir(parents=True)
+    (proc.root / "10/task/10").mkdir()
+    proc.add(11, exe="/opt/db")
+    found = ProcessWatcher([TargetSpec("t", exe="db")], proc.root).scan()["t"]
+    assert found == (ProcessId(11, 100),)
+    assert read_live_stat(10, proc.root) == read_stat(11, proc.root)

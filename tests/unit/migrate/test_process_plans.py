@@ -150,3 +150,11 @@ def test_process_plans_query_refused_reason_reported(
     assert found.refusal is refusal
     assert len(found.plan) == found.resident_pages == 0
     assert next(iter(survey(proc).slices())).refusal is None
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS])
+def test_process_plans_of_refused_query_are_not_empty_but_refused(proc: Path, number: int) -> None:
+    def refused(pid: int, addresses: Addresses) -> Nodes:
+        return np.full(len(addresses), -number, np.int16)
+
+    assert next(iter(survey(proc, query=refused).slices())).refusal is MoveStatus.PERMISSION

@@ -239,3 +239,25 @@ def test_events_of_amd_without_ibs_refused(tmp_path: Path) -> None:
 def test_events_with_empty_sysfs_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="no PMU"):
         choose_events(SampleSettings(), tmp_path, tmp_path)
+
+
+def test_loads_alone_sampled_where_the_kernel_names_no_stores(tmp_path: Path) -> None:
+    """Nehalem and Westmere: mem-loads in sysfs, and no event of stores with addresses."""
+    device = tmp_path / "sys/bus/event_source/devices/cpu"
+    for name, text in (
+        ("type", "4"),
+        ("events/mem-loads", "event=0x0b,umask=0x10,ldlat=3"),
+        ("format/event", "config:0-7"),
+        ("format/umask", "config:8-15"),
+        ("format/ldlat", "config1:0-15"),
+        ("caps/max_precise", "3"),
+    ):
+        file = device / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(
+        "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 26\n"
+    )
+    specs = choose_events(SampleSettings(), tmp_path / "sys", tmp_path / "proc")
+    assert [(spec.name, spec.kind) for spec in specs] == [("cpu/mem-loads,ldlat=30/", Kind.LOAD)]

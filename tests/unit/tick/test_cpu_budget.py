@@ -5,9 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from hmd.metrics.status import Work
+from hmd.metrics.tick_record import TickRecord
+from hmd.policy.plan import Plan
+from hmd.sample.access_batch import AccessBatch
+from hmd.sample.periods import TickCost
 from hmd.tick.cpu_budget import (
     CREDIT_S,
     MAX_DEBT_CHANGING_S,
@@ -18,6 +23,7 @@ from hmd.tick.cpu_budget import (
     MIN_SWEEP_SHARE,
     BudgetSettings,
     CpuBudget,
+    TickCosts,
 )
 
 QUOTA = 0.01
@@ -235,3 +241,34 @@ def test_first_tick_without_time_before_it_is_owed() -> None:
     charge(first, 0.0, {Work.DISCOVERY: (CREDIT_S + 40) * QUOTA}, load_changed=True)
     assert first.cpu_debt_s == pytest.approx(40 * QUOTA)
     assert first.tick_s > first.settings.tick_s
+
+
+def learn(budget: CpuBudget) -> None:
+    """End a tick that cost nothing, while much memory has not been swept yet."""
+    costs = TickCosts(dict.fromkeys(Work, 0.0), TickCost(1.0, 0.0, 0.0, 0.0))
+    record = TickRecord(
+        now_s=0.0,
+        processes=(),
+        targets=(),
+        batch=AccessBatch.empty(),
+        node=np.empty(0, np.int16),
+        plan=Plan.empty(()),
+        outcome=None,
+    )
+    budget.update(costs, record, load_changed=False, learning=True)
+
+
+def test_first_sweep_has_half_of_the_quota_whatever_ticks_cost() -> None:
+    """Fixed costs of ticks had left it a sixteenth: 4 MiB/s at 1 % of a CPU."""
+    run = Run(budget()).until(600.0, Load(tick_s=0.008))
+    assert run.budget.sweep_share == pytest.approx(MIN_SWEEP_SHARE * QUOTA)
+    learn(run.budget)
+    assert run.budget.sweep_share == pytest.approx(MAX_SWEEP_SHARE * QUOTA)
+
+
+def test_first_sweep_spends_what_was_saved_up() -> None:
+    fresh = budget()
+    learn(fresh)
+    sweep = fresh.limits().sweep
+    assert sweep is not None
+    assert sweep.cpu_s == pytest.approx(CREDIT_S * QUOTA / 2 + MAX_SWEEP_SHARE * QUOTA)
