@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.units import HUGE_PAGE_PAGES
+from hmd.base.units import PAGE_BYTES
 from hmd.linux import page_calls as kernel_pages
 from hmd.linux.huge_pages import GiganticPages
 from hmd.linux.memory_policy import UNBOUND, MemoryBindings
@@ -32,7 +32,7 @@ from hmd.linux.procfs import ProcessId, ProcessStat, read_stat
 from hmd.migrate.backoff import BackoffSettings, RetryBackoff
 from hmd.migrate.engine import MovePagesEngine, PageCalls, PageCheck
 from hmd.migrate.move_budget import BatchSize, MovableMappings, PageFilter, Throughput, TokenBucket
-from hmd.migrate.progress import SUBPAGES, PlanPart, PlanProgress
+from hmd.migrate.progress import PlanPart, PlanProgress
 from hmd.migrate.status import (
     BACKED_OFF_FAILURES,
     NODE_WIDE,
@@ -86,9 +86,9 @@ def _query(engine: MovePagesEngine, part: PlanPart, chosen: npt.NDArray[np.bool_
     status, node = engine.locate(part.process, part.address[rows], target)
     part.status[rows], part.node[rows], part.origin[rows] = status, node, node
     # A huge page that was split may be on two nodes; its last page shows it.
-    huge = (part.pages[rows] == HUGE_PAGE_PAGES) & (status == MoveStatus.ALREADY_THERE)
+    huge = (part.pages[rows] > 1) & (status == MoveStatus.ALREADY_THERE)
     if huge.any():
-        last = part.address[rows[huge]] + SUBPAGES[-1]
+        last = part.last_pages(rows[huge])
         status, last_node = engine.locate(part.process, last, target[huge])
         elsewhere = rows[huge][status == MoveStatus.PENDING]
         part.status[elsewhere] = MoveStatus.PENDING
@@ -270,7 +270,7 @@ class Mover:
             part.node[moved] = part.to_node
             part.node[part.status == MoveStatus.NOT_PRESENT] = -1
             np.copyto(part.moved_pages, part.pages, where=moved)
-        huge = np.flatnonzero(moved & (part.pages == HUGE_PAGE_PAGES))
+        huge = np.flatnonzero(moved & (part.pages > 1))
         if len(huge):
             self._finish_split(part, huge, deadline_s)
         return {MoveStatus(code) for code in _codes(part.status[rows])}
@@ -283,11 +283,12 @@ class Mover:
         """
         process, node = part.process, part.to_node
         where, _ = self._engine.locate(
-            process, part.address[huge] + SUBPAGES[-1], np.full(len(huge), node, np.int16)
+            process, part.last_pages(huge), np.full(len(huge), node, np.int16)
         )
         split = huge[where != MoveStatus.ALREADY_THERE]
         for row in split.tolist():
-            addresses = part.address[row] + SUBPAGES
+            pages = np.arange(1, part.pages[row], dtype=np.uint64)
+            addresses = part.address[row] + pages * np.uint64(PAGE_BYTES)
             status, _ = self._engine.locate(
                 process, addresses, np.full(len(addresses), node, np.int16)
             )

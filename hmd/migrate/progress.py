@@ -5,19 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.units import HUGE_PAGE_PAGES, PAGE_BYTES, PAGE_SHIFT
+from hmd.base.units import PAGE_BYTES, PAGE_SHIFT
 from hmd.linux.procfs import ProcessId
 from hmd.migrate.move_budget import is_uniform, move_sequence
 from hmd.migrate.status import Flow, MoveOutcome, MoveStatus
 from hmd.policy.plan import Plan
-
-SUBPAGES: Final = np.arange(1, HUGE_PAGE_PAGES, dtype=np.uint64) * np.uint64(PAGE_BYTES)
-"""Offsets of the other pages of a huge page from its first."""
 
 Code = TypeVar("Code", bound=int)
 Column = TypeVar("Column", bound=np.generic)
@@ -40,6 +37,10 @@ class PlanPart:
     origin: npt.NDArray[np.int16]
     node: npt.NDArray[np.int16]
     moved_pages: npt.NDArray[np.uint32]
+
+    def last_pages(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
+        """Return the address of the last base page of some rows."""
+        return self.address[rows] + (self.pages[rows] - 1).astype(np.uint64) * np.uint64(PAGE_BYTES)
 
     @property
     def pending(self) -> npt.NDArray[np.bool_]:
@@ -102,10 +103,12 @@ class PlanProgress:
             first = np.unique(page[self._planned()], return_index=True)[1]
             twice[:] = True
             twice[self._planned()[first]] = False
-        huge = (self._pages == HUGE_PAGE_PAGES) & ~twice
-        if huge.any() and not huge.all():
-            block = page // np.uint64(HUGE_PAGE_PAGES)
-            twice |= ~huge & np.isin(block, block[huge])
+        large = (self._pages > 1) & ~twice
+        if large.any() and not large.all():
+            order = np.argsort(page[large])
+            first, size = page[large][order], self._pages[large][order]
+            at = np.maximum(np.searchsorted(first, page, "right") - 1, 0)
+            twice |= ~large & (page - first[at] < size[at])
         self._status[twice] = MoveStatus.DUPLICATE
 
     def defer(self, budget_bytes: int) -> None:
