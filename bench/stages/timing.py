@@ -20,9 +20,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bench.access_model import AccessFlag, AccessModel, AccessStream
 from hmd.base.units import MIB
-from hmd.emulate.recordings.misses import AccessFlag, AccessStream
-from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import NodeParams, TimingParams
 
 COUNT = 2_000_000
@@ -98,7 +97,7 @@ def later_by(stream: AccessStream, runs: int) -> AccessStream:
 def measure(streams: list[AccessStream]) -> float:
     """Return ns of CPU time per access, best of several runs on a warm model."""
     best = float("inf")
-    with TimingModel(replace(PARAMS, vcpus=len(streams))) as model:
+    with AccessModel(replace(PARAMS, vcpus=len(streams))) as model:
         for run in range(RUNS):
             later = [later_by(each, run) for each in streams]
             threads = [threading.Thread(target=model.replay, args=(each,)) for each in later]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Recorded misses of a program as columns, their file, and accesses with their modelled cost.
+"""Recorded misses of a program as columns, and their file.
 
 ``MissStream`` has every last-level-cache miss of a program's CPUs, 24 bytes per miss. The emulated
 machine's plugin records it once (plugin/recording.h); :mod:`hmd.emulate.recordings.replay` replays
@@ -11,8 +11,6 @@ charges it to the page's node. The kernel's own memory is identified by frame.
 The file is an ``.npz`` of columns. It may come from elsewhere, and its columns are indices and
 sizes for the native replay: each value is checked before anything uses it, sizes against the file's
 own size before memory is taken for them.
-
-``AccessStream`` has all accesses, hits included, and what each cost: 35 bytes per access in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import IntEnum, IntFlag
+from enum import IntFlag
 from pathlib import Path
 from typing import Any, Final, Self
 from zipfile import ZIP_STORED, ZipFile
@@ -32,7 +30,7 @@ import numpy.typing as npt
 from hmd.base.atomic_file import finished_file
 from hmd.base.errors import HmdError, PageSizeError
 from hmd.base.units import PAGE_BYTES
-from hmd.base.untrusted_files import DAMAGED, read_arrays, reason_of
+from hmd.base.untrusted_files import DAMAGED, reason_of
 
 MAX_INSTRUCTIONS: Final = 1 << 42
 """Instructions, and cache hits, of a recording: a quarter of an hour at 5 GHz."""
@@ -70,17 +68,6 @@ _OF_THREADS: Final[Mapping[str, str]] = {"cpu_rows": "<i8", "meets_at": "<u8"}
 
 # Only of recordings that know which pages the program gave back.
 _OF_FREES: Final[Mapping[str, str]] = {"free_row": "<i8", "free_page": "<u4"}
-
-NO_NODE = 0xFF
-
-_NARROW = {
-    "vcpu": np.uint8,
-    "size": np.uint8,
-    "flags": np.uint8,
-    "level": np.uint8,
-    "node": np.uint8,
-    "latency_ps": np.uint32,
-}
 
 
 def read_miss_file(path: Path) -> dict[str, Any]:
@@ -362,102 +349,3 @@ class MissRecording:
     stream: MissStream
     page_paddr: npt.NDArray[np.uint64]
     awake_s: float
-
-
-class CacheLevel(IntEnum):
-    """What served an access: a cache level, or memory."""
-
-    L1 = 0
-    LLC = 1
-    MEMORY = 2
-    PREFETCHED = 3
-
-
-class AccessFlag(IntFlag):
-    """Kind of an access; ``HALT`` is not an access: the CPU halts until its next row."""
-
-    LOAD = 0
-    STORE = 1
-    KERNEL = 2
-    HALT = 4
-
-
-@dataclass(frozen=True, slots=True)
-class AccessStream:
-    """Recorded accesses in program order, one row each; all columns have shape ``(n,)``.
-
-    ``instructions`` is the CPU's cumulative count of retired instructions, ``value`` the first
-    8 bytes loaded (0 if unknown; the model then sees no pointer chases), ``flags`` of
-    ``AccessFlag``.
-    """
-
-    vcpu: npt.NDArray[np.uint8]
-    instructions: npt.NDArray[np.uint64]
-    vaddr: npt.NDArray[np.uint64]
-    paddr: npt.NDArray[np.uint64]
-    size: npt.NDArray[np.uint8]
-    flags: npt.NDArray[np.uint8]
-    value: npt.NDArray[np.uint64]
-
-    def __len__(self) -> int:
-        """Return the number of accesses."""
-        return len(self.vcpu)
-
-    def columns(self) -> list[npt.NDArray[Any]]:
-        """Return the columns as the native module reads them; raises ``ValueError``."""
-        return _columns(self, len(self))
-
-    def write(self, path: Path) -> None:
-        """Write the columns to a compressed ``.npz`` file."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        with path.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **columns)
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a file that ``write`` wrote; raises HmdError for any other file."""
-        try:
-            return cls(**read_arrays(path, [field.name for field in fields(cls)]))
-        except DAMAGED as error:
-            reason = reason_of(error)
-            raise HmdError(f"{path}: no access stream can be read from it: {reason}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class AccessCosts:
-    """Modelled cost of each access of a stream; columns of shape ``(n,)``.
-
-    ``level`` of ``CacheLevel``; ``node`` that served the access, ``NO_NODE`` on a hit;
-    ``latency_ps`` from issue to data, as in the weight of a PEBS record; ``stall_ps`` by which
-    the access advanced the CPU's clock.
-    """
-
-    level: npt.NDArray[np.uint8]
-    node: npt.NDArray[np.uint8]
-    latency_ps: npt.NDArray[np.uint32]
-    stall_ps: npt.NDArray[np.uint64]
-
-    @classmethod
-    def empty(cls, count: int) -> Self:
-        """Return columns to be filled."""
-        return cls(
-            np.empty(count, np.uint8),
-            np.empty(count, np.uint8),
-            np.empty(count, np.uint32),
-            np.empty(count, np.uint64),
-        )
-
-    def columns(self, count: int) -> list[npt.NDArray[Any]]:
-        """Return the columns as the native module fills them; raises ``ValueError``."""
-        return _columns(self, count)
-
-
-def _columns(owner: AccessStream | AccessCosts, count: int) -> list[npt.NDArray[Any]]:
-    columns = []
-    for field in fields(owner):
-        column = getattr(owner, field.name)
-        dtype = np.dtype(_NARROW.get(field.name, np.uint64))
-        if column.dtype != dtype or column.shape != (count,) or not column.flags.c_contiguous:
-            raise ValueError(f"{field.name} must be contiguous {dtype} of shape ({count},)")
-        columns.append(column)
-    return columns

@@ -13,7 +13,7 @@ on the node of its page; 20 to 100 ns per miss.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
@@ -24,10 +24,6 @@ from hmd.base.units import PAGE_BYTES
 from hmd.emulate._timing import ffi, lib
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import (
-    AccessCosts,
-    AccessFlag,
-    AccessStream,
-    CacheLevel,
     MissOutcomes,
     MissStream,
     ThreadOrder,
@@ -171,16 +167,6 @@ def _fill_misses(
     return held
 
 
-@dataclass(frozen=True, slots=True)
-class AccessCost:
-    """The cost of one access: a row of ``AccessCosts``."""
-
-    level: CacheLevel
-    node: int
-    latency_ps: int
-    stall_ps: int
-
-
 class TimingModel:
     """A machine that starts at modelled time 0; a context manager.
 
@@ -190,7 +176,7 @@ class TimingModel:
 
     def __init__(self, params: TimingParams) -> None:
         why = ffi.new("const char **")
-        self._params = params
+        self.params = params
         try:
             native = native_params(params)
         except OverflowError as error:
@@ -198,7 +184,6 @@ class TimingModel:
         self._timing = lib.timing_new(native, why)
         if not self._timing:
             raise HmdError(f"timing model: {ffi.string(why[0]).decode()}")
-        self._outcome = ffi.new("struct timing_outcome *")
 
     def __enter__(self) -> Self:
         """Return the model."""
@@ -212,36 +197,6 @@ class TimingModel:
         """Free the model's memory; any further use raises ``ValueError``."""
         lib.timing_free(self._timing)
         self._timing = ffi.NULL
-
-    def access(
-        self,
-        vcpu: int,
-        instructions: int,
-        vaddr: int,
-        paddr: int,
-        size: int = 8,
-        flags: AccessFlag = AccessFlag.LOAD,
-        value: int = 0,
-    ) -> AccessCost:
-        """Make one access."""
-        timing, out = self._open(vcpu), self._outcome
-        lib.timing_access(timing, vcpu, instructions, vaddr, paddr, size, flags, value, out)
-        return AccessCost(CacheLevel(out.level), out.node, out.latency_ps, out.stall_ps)
-
-    def replay(self, stream: AccessStream, into: AccessCosts | None = None) -> int:
-        """Make all accesses of a stream in order; return the machine's clock in ps.
-
-        ``into``, made by ``AccessCosts.empty(len(stream))``, receives the cost of each.
-        """
-        timing, count = self._open(), len(stream)
-        if count and int(stream.vcpu.max()) >= self._params.vcpus:
-            raise ValueError(f"the stream has CPU {stream.vcpu.max()}: set vcpus to more than that")
-        accesses = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in stream.columns()]
-        outcomes = [ffi.NULL] * len(fields(AccessCosts))
-        if into is not None:
-            columns = into.columns(count)
-            outcomes = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in columns]
-        return int(lib.timing_replay(timing, count, *accesses, *outcomes))
 
     def replay_misses(
         self,
@@ -258,7 +213,7 @@ class TimingModel:
         """
         if stream.threads is None:
             return self.misses(stream, page_paddr, into).run()
-        timing = self._open(stream.cpus - 1)
+        timing = self.open(stream.cpus - 1)
         return replay_threads(timing, stream, stream.threads, page_paddr, into)
 
     def misses(
@@ -271,12 +226,12 @@ class TimingModel:
 
         Raises HmdError for a stream of several CPUs.
         """
-        self._open()
-        return MissReplay(self._open, stream, page_paddr, into)
+        self.open()
+        return MissReplay(self.open, stream, page_paddr, into)
 
     def sleep(self, vcpu: int, until_ps: int) -> None:
         """Advance a CPU's clock to ``until_ps`` without busy time."""
-        lib.timing_sleep(self._open(vcpu), vcpu, until_ps)
+        lib.timing_sleep(self.open(vcpu), vcpu, until_ps)
 
     def sample(self, vcpu: int, records: int, *, each_interrupts: bool = False) -> int:
         """Charge a CPU for sampling records that the PMU wrote on it; returns the time in ps.
@@ -285,7 +240,7 @@ class TimingModel:
         interrupt; with ``each_interrupts``, as where samples have timestamps, each record does.
         Nothing is charged without ``ModelPart.SAMPLING``.
         """
-        return int(lib.timing_sample(self._open(vcpu), vcpu, records, each_interrupts))
+        return int(lib.timing_sample(self.open(vcpu), vcpu, records, each_interrupts))
 
     def shootdown(self, sender: int, receivers: Iterable[int]) -> None:
         """Charge a round of interprocessor interrupts, as of a TLB shootdown.
@@ -293,16 +248,9 @@ class TimingModel:
         The sender waits until the receivers have answered; their clocks are their own. Nothing is
         charged without ``ModelPart.SHOOTDOWN``.
         """
-        lib.timing_shootdown_sent(self._open(sender), sender)
+        lib.timing_shootdown_sent(self.open(sender), sender)
         for vcpu in receivers:
-            lib.timing_shootdown_received(self._open(vcpu), vcpu)
-
-    def flush(self, vcpu: int, address: int | None = None) -> None:
-        """Remove a CPU's translations of user addresses, or that of one address."""
-        if address is None:
-            lib.timing_flush(self._open(vcpu), vcpu)
-        else:
-            lib.timing_flush_page(self._open(vcpu), vcpu, address)
+            lib.timing_shootdown_received(self.open(vcpu), vcpu)
 
     def copy_pages(
         self,
@@ -318,41 +266,34 @@ class TimingModel:
         given = [np.ascontiguousarray(each, np.uint64) for each in (from_paddr, to_paddr)]
         columns = [ffi.from_buffer("uint64_t[]", each) for each in given]
         return int(
-            lib.timing_copy_pages(self._open(vcpu), vcpu, len(from_paddr), *columns, instructions)
+            lib.timing_copy_pages(self.open(vcpu), vcpu, len(from_paddr), *columns, instructions)
         )
 
     def idle(self, vcpu: int, instructions: int) -> None:
         """Halt a CPU: it waits for its misses in flight, then its clock stops."""
-        lib.timing_idle(self._open(vcpu), vcpu, instructions)
-
-    def resume(self, vcpu: int, instructions: int) -> None:
-        """Wake a CPU: its clock jumps to that of the machine."""
-        lib.timing_resume(self._open(vcpu), vcpu, instructions)
-
-    def vcpu_clock_ps(self, vcpu: int, instructions: int) -> int:
-        """Return a CPU's modelled time at an instruction count."""
-        return int(lib.timing_vcpu_clock_ps(self._open(vcpu), vcpu, instructions))
+        lib.timing_idle(self.open(vcpu), vcpu, instructions)
 
     @property
     def clock_ps(self) -> int:
         """Modelled time of the machine: the largest of its CPUs' clocks."""
-        return int(lib.timing_clock_ps(self._open()))
+        return int(lib.timing_clock_ps(self.open()))
 
     def counters(self, vcpu: int) -> VcpuCounters:
         """Return a copy of a CPU's counters."""
-        native = lib.timing_counters_of(self._open(vcpu), vcpu)
+        native = lib.timing_counters_of(self.open(vcpu), vcpu)
         nodes = tuple(
             NodeCounters(**{name: getattr(native.node[i], name) for name in NODE_WORDS})
-            for i in range(len(self._params.nodes))
+            for i in range(len(self.params.nodes))
         )
         sums = {name: getattr(native, name) for name in VCPU_WORDS}
         return VcpuCounters(**sums, nodes=nodes)
 
-    def _open(self, vcpu: int = 0) -> Any:
+    def open(self, vcpu: int = 0) -> Any:
+        """Return the native model; ValueError once it is closed, or for a CPU that it lacks."""
         if not self._timing:
             raise ValueError("the timing model is closed")
-        if not 0 <= vcpu < self._params.vcpus:
-            raise ValueError(f"no CPU {vcpu}: the machine has {self._params.vcpus}")
+        if not 0 <= vcpu < self.params.vcpus:
+            raise ValueError(f"no CPU {vcpu}: the machine has {self.params.vcpus}")
         return self._timing
 
 

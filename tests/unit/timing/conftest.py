@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.emulate.recordings.misses import AccessFlag, AccessStream
-from hmd.emulate.recordings.replay import TimingModel
+from bench.access_model import AccessFlag, AccessModel, AccessStream
 from hmd.emulate.timing_params import NodeParams, TimingParams
 
 GIB = 1 << 30
@@ -36,7 +35,7 @@ PARAMS = TimingParams(
     prefetch_streams=16,
 )
 
-Machine = Callable[..., TimingModel]
+Machine = Callable[..., AccessModel]
 Columns = Callable[..., AccessStream]
 
 
@@ -49,7 +48,7 @@ def params() -> TimingParams:
 def machine() -> Iterator[Machine]:
     """Return a maker of models: PARAMS with some fields replaced."""
     with ExitStack() as stack:
-        yield lambda **fields: stack.enter_context(TimingModel(replace(PARAMS, **fields)))
+        yield lambda **fields: stack.enter_context(AccessModel(replace(PARAMS, **fields)))
 
 
 @pytest.fixture

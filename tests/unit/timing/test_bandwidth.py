@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.recordings.misses import AccessCosts, AccessFlag
+from bench.access_model import AccessCosts, AccessFlag
 from hmd.emulate.timing_params import ModelPart, TimingParams
 from tests.unit.timing.conftest import Columns, Machine
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmd.emulate.recordings.misses import AccessCosts, AccessFlag, CacheLevel
-from hmd.emulate.recordings.replay import TimingModel
+from bench.access_model import AccessCosts, AccessFlag, AccessModel, CacheLevel
 from hmd.emulate.timing_params import ModelPart, TimingParams
 from tests.unit.timing.conftest import Columns, Machine
 
@@ -62,7 +61,7 @@ def test_cache_levels_and_write_backs_equal_plain_lru(
 ) -> None:
     plain = PlainCache(sets, ways)
     small = replace(params, llc_bytes=sets * ways * 64, llc_ways=ways, parts=ModelPart.CACHE)
-    with TimingModel(small) as model:
+    with AccessModel(small) as model:
         for count, (row, column, store) in enumerate(accesses):
             line = row * 512 + column
             expected = plain.access(line, store)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.access_model import AccessModel
 from hmd.emulate.recordings.misses import MissFlag
-from hmd.emulate.recordings.replay import UNMAPPED, MissReplay, TimingModel
+from hmd.emulate.recordings.replay import UNMAPPED, MissReplay
 from hmd.emulate.timing_params import ModelPart
 from tests.unit.timing.conftest import GIB, Machine
 from tests.unit.timing.test_misses import FAST_PAGE, SLOW_PAGE, stream_of
@@ -16,7 +17,7 @@ CHAIN = stream_of([10, 20, 30, 40], depends=[0, 1, 1, 1], page=[0, 1, 0, 1], pag
 QUIET = ModelPart.ALL & ~ModelPart.BANDWIDTH
 
 
-def replay_of(model: TimingModel, *places: int) -> MissReplay:
+def replay_of(model: AccessModel, *places: int) -> MissReplay:
     return model.misses(CHAIN, np.array(places, np.uint64))
 
 

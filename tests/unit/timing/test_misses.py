@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.access_model import AccessModel
 from hmd.base.errors import HmdError
 from hmd.emulate.recordings.misses import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.recordings.recorder import read_recording
-from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import ModelPart, TimingParams
 from tests.unit.timing.conftest import GIB, Machine
 
@@ -149,7 +149,7 @@ def test_replays_of_one_stream_differ_only_by_placement(params: TimingParams) ->
     slower = places + np.uint64(GIB)
 
     def replay(where: np.ndarray) -> int:
-        with TimingModel(replace(params)) as model:
+        with AccessModel(replace(params)) as model:
             return model.replay_misses(stream, where)
 
     assert replay(places) == replay(places) < replay(slower)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.access_model import AccessCosts, AccessFlag, AccessModel, AccessStream
 from hmd.base.errors import HmdError
 from hmd.emulate._timing import lib
-from hmd.emulate.recordings.misses import AccessCosts, AccessFlag, AccessStream
-from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import ModelPart, TimingParams
 from tests.unit.timing.conftest import Columns, Machine
 
@@ -119,7 +117,7 @@ def test_parameter_out_of_range_is_refused_by_name(
     params: TimingParams, fields: Any, why: str
 ) -> None:
     with pytest.raises(HmdError, match=why):
-        TimingModel(replace(params, **fields))
+        AccessModel(replace(params, **fields))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +142,7 @@ def test_parameter_out_of_range_is_refused_by_name(
 def test_node_out_of_range_is_refused_by_field(params: TimingParams, fields: Any, why: str) -> None:
     node = replace(params.nodes[0], **fields)
     with pytest.raises(HmdError, match=why):
-        TimingModel(replace(params, nodes=(node, params.nodes[1])))
+        AccessModel(replace(params, nodes=(node, params.nodes[1])))
 
 
 def test_model_part_flags_match_the_library() -> None:
@@ -199,7 +197,7 @@ def test_model_counters_and_clocks_are_consistent(
     params: TimingParams, accesses: Any, parts: Any
 ) -> None:
     stream = stream_of(accesses)
-    with TimingModel(replace(params, parts=ModelPart(parts))) as model:
+    with AccessModel(replace(params, parts=ModelPart(parts))) as model:
         clocks = [0, 0]
         stalls = [0, 0]
         for row in range(len(stream)):
@@ -292,7 +290,7 @@ def test_two_threads_count_every_access(machine: Machine, columns: Columns, scat
 def test_closed_models_are_freed(params: TimingParams) -> None:
     def make(count: Any) -> None:
         for _ in range(count):
-            with TimingModel(replace(params, llc_bytes=16 << 20)):
+            with AccessModel(replace(params, llc_bytes=16 << 20)):
                 pass
 
     make(20)
@@ -313,23 +311,3 @@ def test_closed_model_or_wrong_cpu_is_refused(machine: Machine, columns: Columns
     model.close()
     with pytest.raises(ValueError, match="closed"):
         model.access(0, 1, 0, 0)
-
-
-def test_access_stream_read_back_is_unchanged(
-    tmp_path: Path, columns: Columns, scattered: Any
-) -> None:
-    stream = columns(scattered(100), value=7)
-    stream.write(tmp_path / "stream.npz")
-    again = AccessStream.read(tmp_path / "stream.npz")
-    assert all(
-        np.array_equal(getattr(stream, name), getattr(again, name))
-        for name in AccessStream.__slots__
-    )
-
-
-@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut short"])
-def test_file_that_is_no_stream_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "stream.npz"
-    path.write_bytes(content)
-    with pytest.raises(HmdError, match=r"stream\.npz: no access stream"):
-        AccessStream.read(path)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.recordings.misses import AccessCosts, AccessFlag, CacheLevel
+from bench.access_model import AccessCosts, AccessFlag, CacheLevel
 from hmd.emulate.timing_params import ModelPart
 from tests.unit.timing.conftest import Columns, Machine
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.access_model import AccessModel
 from hmd.base.errors import HmdError
 from hmd.emulate.preset import load
-from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import ModelPart, timing_params
 from tests.unit.timing.conftest import GIB, Columns, Machine
 
@@ -85,7 +85,7 @@ def test_record_slows_a_program_by_its_cost_whatever_overlaps(
 @pytest.mark.parametrize("name", ["dram-pm", "dram-cxl"])
 def test_preset_record_costs_what_was_published(name: str) -> None:
     """Akiyama and Hirofuchi, ROSS 2017: 200 to 300 ns for each record, with a full buffer."""
-    with TimingModel(timing_params(load(name))) as model:
+    with AccessModel(timing_params(load(name))) as model:
         each = model.sample(0, 100_000) / 100_000
         timed = model.sample(1, 1000, each_interrupts=True) / 1000
     assert 200_000 <= each <= 300_000

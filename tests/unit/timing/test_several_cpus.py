@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.emulate.recordings.misses import AccessFlag, AccessStream
-from hmd.emulate.recordings.replay import TimingModel
+from bench.access_model import AccessFlag, AccessModel, AccessStream
 from tests.unit.timing.conftest import Columns, Machine
 
 CHUNK = 1000
@@ -32,13 +31,13 @@ def chunk(columns: Columns, cpu: int, number: int) -> AccessStream:
     return columns(line * np.uint64(64), vcpu=cpu, start=start, flags=stores.tolist())
 
 
-def in_turn(model: TimingModel, streams: list[list[AccessStream]]) -> None:
+def in_turn(model: AccessModel, streams: list[list[AccessStream]]) -> None:
     for chunks in zip(*streams, strict=True):
         for each in chunks:
             model.replay(each)
 
 
-def at_once(model: TimingModel, streams: list[list[AccessStream]]) -> None:
+def at_once(model: AccessModel, streams: list[list[AccessStream]]) -> None:
     """Run each CPU in its thread; no CPU is more than a chunk ahead of another."""
     barrier = threading.Barrier(len(streams))
 
@@ -54,7 +53,7 @@ def at_once(model: TimingModel, streams: list[list[AccessStream]]) -> None:
         thread.join()
 
 
-def figures(model: TimingModel, cpus: int) -> npt.NDArray[np.float64]:
+def figures(model: AccessModel, cpus: int) -> npt.NDArray[np.float64]:
     """Return cache hits, lines read, bytes written and busy time, over all CPUs."""
     rows: list[list[Any]] = []
     for cpu in range(cpus):
@@ -72,7 +71,7 @@ def test_cpus_at_once_counts_equal_cpus_in_turn(
 ) -> None:
     streams = [[chunk(columns, cpu, n) for n in range(CHUNKS)] for cpu in range(cpus)]
     found = []
-    ways: list[Callable[[TimingModel, list[list[AccessStream]]], None]] = [in_turn, at_once]
+    ways: list[Callable[[AccessModel, list[list[AccessStream]]], None]] = [in_turn, at_once]
     for run in ways:
         model = machine(vcpus=cpus)
         run(model, streams)

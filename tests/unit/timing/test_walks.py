@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.access_model import AccessCosts, AccessFlag, AccessModel
 from hmd.base.errors import HmdError
 from hmd.emulate.preset import load, preset_names
-from hmd.emulate.recordings.misses import AccessCosts, AccessFlag, MissFlag, MissOutcomes
-from hmd.emulate.recordings.replay import TimingModel
+from hmd.emulate.recordings.misses import MissFlag, MissOutcomes
 from hmd.emulate.timing_params import ModelPart, TimingParams, timing_params
 from tests.unit.timing.conftest import GIB, Columns, Machine
 from tests.unit.timing.test_misses import FAST_PAGE, QUIET, busy_ns, stream_of
@@ -40,7 +40,7 @@ def one_per_page(pages: int, rounds: int) -> Any:
     return (page + lines + np.uint64(FAST_PAGE)).ravel()
 
 
-def latencies(model: TimingModel, stream: Any) -> Any:
+def latencies(model: AccessModel, stream: Any) -> Any:
     costs = AccessCosts.empty(len(stream))
     model.replay(stream, into=costs)
     return costs.latency_ps
@@ -217,7 +217,7 @@ def test_shootdown_costs_sender_and_receivers(machine: Machine) -> None:
 )
 def test_tlb_out_of_range_is_refused_by_name(params: TimingParams, fields: Any, why: str) -> None:
     with pytest.raises(HmdError, match=why):
-        TimingModel(replace(params, **(TLB | fields)))
+        AccessModel(replace(params, **(TLB | fields)))
 
 
 @pytest.mark.parametrize("name", preset_names())
