@@ -286,6 +286,7 @@ ADMIN_REQUESTS = [
             Query("hmd_policy_overridden{}", "another policy"),
             Query("hmd_node_drained{}", "node {{numa_node}} drained"),
             Query("hmd_pins{}", "pins"),
+            Query("hmd_admin_state_lost{}", "not restored"),
         ),
         width=12,
     ),

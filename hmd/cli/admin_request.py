@@ -49,6 +49,16 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--json", "print the daemon's answer as JSON")
 
 
+def add_lifetime(parser: argparse.ArgumentParser) -> None:
+    """Add ``--until-restart``."""
+    add_flag(parser, "--until-restart", "end with the daemon; else it outlives a restart")
+
+
+def lifetime(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the argument of a request that says whether it ends with the daemon."""
+    return {"until_restart": True} if args.until_restart else {}
+
+
 def add_nodes(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select memory nodes."""
     parser.add_argument("node", metavar="NODE", type=int, nargs="*", help="numbers of nodes")
@@ -84,19 +94,26 @@ class Pause(AdminCommand):
     """``hmd pause``."""
 
     DESCRIPTION = """\
-Stop moving pages until 'hmd resume'. The daemon goes on sampling, so that page heat is current
-when it resumes. Drains wait too. For root and the daemon's user.
+Stop moving pages until 'hmd resume', also over a restart of the daemon. The daemon goes on
+sampling, so that page heat is current when it resumes. Drains wait too. For root and the daemon's
+user.
 """
     EXAMPLES = f"""\
 examples:
   hmd pause                          before a measurement that page moves would disturb
   hmd resume                         afterwards
   hmd status                         shows 'paused' meanwhile
+  hmd pause --until-restart          a restarted daemon moves pages again
 {EXIT_CODES}"""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the lifetime."""
+        add_lifetime(parser)
+        super().add_arguments(parser)
 
     def request(self, args: argparse.Namespace) -> Request:
         """Return the request."""
-        return "pause", {}
+        return "pause", lifetime(args)
 
 
 class Resume(AdminCommand):
@@ -141,6 +158,7 @@ class Pin(AdminCommand):
     DESCRIPTION = """\
 Keep the pages of a process or target where they are, or move them to a node and keep them there.
 Policies move none of them while they are pinned; the daemon goes on counting their accesses.
+A pin outlives a restart of the daemon; that of a process ends with the process.
 
 For the owner of the process, root and the daemon's user. Root and the daemon's user pin a target
 with all processes that it will have. Other users pin the processes that it has now, and only
@@ -162,6 +180,7 @@ examples:
             "--to", type=int, metavar="NODE", help="move the pages to this node first"
         )
         add_flag(parser, "--once", "move the pages to the node and pin nothing")
+        add_lifetime(parser)
         super().add_arguments(parser)
 
     def request(self, args: argparse.Namespace) -> Request:
@@ -171,7 +190,11 @@ examples:
             raise UsageError("--once needs a pid and --to NODE, as in hmd pin 4711 --to 0 --once")
         if args.to is not None:
             arguments["to"] = args.to
-        return "migrate" if args.once else "pin", arguments
+        if args.once and args.until_restart:
+            raise UsageError("--once pins nothing: leave out --until-restart")
+        if args.once:
+            return "migrate", arguments
+        return "pin", arguments | lifetime(args)
 
 
 class Unpin(AdminCommand):

@@ -11,7 +11,13 @@ from typing import Any
 
 from hmd.base.errors import Exit, HmdError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.admin_request import add_nodes, add_request_options, selected_nodes
+from hmd.cli.admin_request import (
+    add_lifetime,
+    add_nodes,
+    add_request_options,
+    lifetime,
+    selected_nodes,
+)
 from hmd.cli.arguments import add_flag, duration_or_seconds
 from hmd.cli.output import format_bytes, format_count, print_json
 from hmd.control.client import ask, send_admin_request
@@ -24,8 +30,8 @@ their pages to the nearest nodes with free memory, within migrate.rate: first pa
 hottest first, then pages of all other processes. Waits until no more pages can be moved, and prints
 what is left and why. For root and the daemon's user.
 
-The node stays drained until 'hmd undrain' or the end of the daemon, even if this command is
-interrupted. Programs may still allocate there (only a cpuset prevents that), and these pages are
+The node stays drained until 'hmd undrain', even if this command is interrupted or the daemon is
+restarted. Programs may still allocate there (only a cpuset prevents that), and these pages are
 moved as well.
 """
 EXAMPLES = """\
@@ -66,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd drain``."""
     add_nodes(parser)
     add_flag(parser, "--no-wait", "return at once")
+    add_lifetime(parser)
     parser.add_argument(
         "--timeout", type=duration_or_seconds, metavar="TIME", help="longest wait, as in 10min"
     )
@@ -75,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send the request and wait for the result."""
-    answer = send_admin_request(args.socket, "drain", selected_nodes(args))
+    answer = send_admin_request(args.socket, "drain", selected_nodes(args) | lifetime(args))
     if args.no_wait:
         if args.json:
             print_json(answer)

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import Exit, UsageError
-from hmd.cli.admin_request import add_request_options, send
+from hmd.cli.admin_request import add_lifetime, add_request_options, lifetime, send
 from hmd.cli.arguments import add_flag, policy_info
 from hmd.cli.output import console, print_json, print_table
 
@@ -21,7 +21,7 @@ List the policies, which decide which pages move where, or describe one with its
 
 "policy:" in the section "decide:" of the configuration selects a policy; its settings are below
 its name there. No setting is required: thresholds adapt to the machine and the programs.
-"hmd policy use" selects another policy for the running daemon, until the daemon ends.
+"hmd policy use" selects another policy for the running daemon, also over a restart.
 """
 
 EXAMPLES = """\
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     use = commands.add_parser("use", help="make the running daemon use another policy")
     use.add_argument("name", metavar="NAME", nargs="?", help='a name of "hmd policy list"')
     add_flag(use, "--default", "return to the configured policy")
+    add_lifetime(use)
     add_request_options(use)
     use.set_defaults(func=run_use)
 
@@ -88,7 +89,7 @@ def run_use(args: argparse.Namespace) -> int:
     """Request another policy of the running daemon."""
     if args.default == (args.name is not None):
         raise UsageError("name a policy (hmd policy list), or give --default")
-    return send(args, "policy", {"name": args.name})
+    return send(args, "policy", {"name": args.name} | lifetime(args))
 
 
 def _print_policy(policy: PolicyInfo) -> None:

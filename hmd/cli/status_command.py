@@ -101,6 +101,12 @@ def admin_state(control: Mapping[str, Any]) -> list[str]:
         first = ", ".join(_pin(pin) for pin in control["pins"][:4])
         more = ", …" if control["pinned"] > 4 else ""
         lines.append(f"pinned: {first}{more} (hmd unpin)")
+    if control.get("until_restart"):
+        lines.append(f"ends with the daemon: {', '.join(control['until_restart'][:8])}")
+    if control.get("restored"):
+        lines.append(f"restored at the start: {control['restored']}")
+    if control.get("not_restored"):
+        lines.append(f"NOT restored at the start: {control['not_restored']}")
     return lines
 
 

@@ -303,6 +303,12 @@ class Config(ConfigSection):
     rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = Field(
         default=5.0, description="Time between two scans for processes that match the targets."
     )
+    state_dir: AbsolutePath | None = Field(
+        default=None,
+        description="Folder of what outlives a restart: pause, pins and drains, and the history of"
+        " hmd report (6 MiB). Read at the start. Unset: the one that systemd gives the service"
+        " (/var/lib/hmd); without a service manager nothing is kept.",
+    )
     machine: MachineSection = MachineSection()
     targets: Annotated[tuple[TargetSection, ...], BeforeValidator(_empty_list)] = Field(
         default=(), description="Processes whose pages hmd may move. Without targets hmd idles."

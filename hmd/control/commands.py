@@ -17,11 +17,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from hmd.base.errors import HmdError, NotPermittedError, TargetError, UsageError
+from hmd.control.admin_store import AdminStore
 from hmd.control.requests import (
     ControlRequest,
     Peer,
@@ -72,16 +73,18 @@ class Command:
 
 
 _NODES: Final = frozenset({"node", "tier"})
+_LIFETIME: Final = frozenset({"until_restart"})
+"""Of commands whose effect lasts until another command, also over a restart of the daemon."""
 
 COMMANDS: Final[Mapping[str, Command]] = {
-    "pause": Command(reserved="pause hmd", prompt=True),
+    "pause": Command(_LIFETIME, reserved="pause hmd", prompt=True),
     "resume": Command(reserved="resume hmd", prompt=True),
-    "drain": Command(_NODES, reserved="drain a node"),
+    "drain": Command(_NODES | _LIFETIME, reserved="drain a node"),
     "undrain": Command(_NODES, reserved="undrain a node"),
-    "pin": Command(frozenset({"pid", "target", "to"})),
+    "pin": Command(frozenset({"pid", "target", "to"}) | _LIFETIME),
     "unpin": Command(frozenset({"pid", "target", "all"})),
     "migrate": Command(frozenset({"pid", "to"})),
-    "policy": Command(frozenset({"name"}), reserved="set the policy"),
+    "policy": Command(frozenset({"name"}) | _LIFETIME, reserved="set the policy"),
     "explain": Command(frozenset({"pid", "target", "address"})),
 }
 """What clients may request besides :func:`queries`; ``AdminCommands`` has a method for each."""
@@ -153,9 +156,16 @@ class Done:
 class AdminCommands:
     """Executes admin commands on behalf of clients of ``daemon``."""
 
-    def __init__(self, state: AdminState, daemon: ControlledDaemon, proc: Path = PROC) -> None:
-        """Change ``state``."""
+    def __init__(
+        self,
+        state: AdminState,
+        daemon: ControlledDaemon,
+        proc: Path = PROC,
+        store: AdminStore | None = None,
+    ) -> None:
+        """Change ``state``, and keep it in ``store``."""
         self._state, self._daemon, self._proc = state, daemon, proc
+        self._store = store or AdminStore(None, proc)
         self._functions: Mapping[str, Callable[[ControlRequest], Done]] = {
             name: getattr(self, f"_{name}") for name in COMMANDS
         }
@@ -165,10 +175,26 @@ class AdminCommands:
         check_command(request)
         if wrong := sorted(request.arguments.keys() - COMMANDS[request.command].arguments):
             raise UsageError(f"{request.command}: no argument {wrong[0][:80]!r}")
-        return self._functions[request.command](request)
+        if type(request.arguments.get("until_restart", False)) is not bool:
+            raise UsageError(f"{request.command}: until_restart: give true or false")
+        done = self._functions[request.command](request)
+        note = self._keep(request)
+        return replace(done, line=f"{done.line}; {note}") if note else done
 
-    def _pause(self, _: ControlRequest) -> Done:
+    def _keep(self, request: ControlRequest) -> str:
+        """Keep the state for the next start; return why what was requested ends before it."""
+        lasts = COMMANDS[request.command].arguments >= _LIFETIME and not _until_restart(request)
+        if lasts and self._store.path is None:
+            return "ends with the daemon, which has no state_dir"
+        try:
+            self._store.save(self._state)
+        except HmdError as error:
+            return f"not kept over a restart: {error}"
+        return ""
+
+    def _pause(self, request: ControlRequest) -> Done:
         was, self._state.paused = self._state.paused, True
+        self._state.set_lifetime(["pause"], until_restart=_until_restart(request))
         return Done("was paused already" if was else "paused: no page moves until hmd resume")
 
     def _resume(self, _: ControlRequest) -> Done:
@@ -185,6 +211,8 @@ class AdminCommands:
             if pin.node in nodes:
                 raise HmdError(f"{name} is pinned to node {pin.node}: hmd unpin {name} first")
         state.drain(drained)
+        names = (f"node {node}" for node in nodes)
+        state.set_lifetime(names, until_restart=_until_restart(request))
         return Done(f"draining node {format_ids(sorted(nodes))}", tuple(sorted(nodes)))
 
     def _undrain(self, request: ControlRequest) -> Done:
@@ -197,7 +225,7 @@ class AdminCommands:
 
     def _pin(self, request: ControlRequest) -> Done:
         node = self._node(request, "to") if request.arguments.get("to") is not None else None
-        pin = Pin(node, request.peer.uid, request.peer.gid)
+        pin = Pin(node, request.peer.uid, request.peer.gid, _until_restart(request))
         where = "where its pages are" if node is None else f"to node {node}"
         if "target" in request.arguments:
             return self._pin_target(request, pin, where)
@@ -275,6 +303,7 @@ class AdminCommands:
         except BaseException:
             self._state.policy = before
             raise
+        self._state.set_lifetime(["policy"], until_restart=_until_restart(request))
         return Done(f"policy {name}" if name else "the policy of the configuration")
 
     def _explain(self, request: ControlRequest) -> Done:
@@ -401,6 +430,10 @@ def drop_stale_pins(state: AdminState, proc: Path = PROC) -> None:
         return alive(process, proc) and owns(Peer(0, pin.uid, pin.gid), process, proc)
 
     state.retain_pins(is_valid)
+
+
+def _until_restart(request: ControlRequest) -> bool:
+    return request.arguments.get("until_restart") is True
 
 
 def _number(request: ControlRequest, key: str, minimum: int = 0) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from hmd.base.errors import HmdError, TransientError
 from hmd.config import Config
+from hmd.control.admin_store import AdminStore, describe
 from hmd.control.commands import (
     PROMPT,
     AdminCommands,
@@ -30,7 +31,7 @@ from hmd.daemon.checks import refusal_warnings, start_warnings
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.explain import explain
 from hmd.daemon.log import OnceLogger, TargetLog
-from hmd.daemon.stages import LOOK_S, build
+from hmd.daemon.stages import LOOK_S, Stages, build
 from hmd.daemon.supervisors import (
     DrainSupervisor,
     EmptyTargets,
@@ -48,6 +49,8 @@ from hmd.metrics.move_journal import MoveJournal
 from hmd.metrics.observer import Observer, ResidencyCounts, heat_pages, resident_pages
 from hmd.metrics.status import MAX_LISTED, ControlStatus, PinStatus, Stage, Status, TickWatch, Work
 from hmd.metrics.tick_record import TickRecord
+from hmd.policy import registry
+from hmd.policy.admin import AdminState
 from hmd.residency.kernel_totals import ResidentTotals
 from hmd.sample.selection import OpenedSampler
 from hmd.tick.stage_runner import StageRunner
@@ -100,21 +103,23 @@ class Service:
         self._saved_s = 0.0
         self._journal, self._ticks = MoveJournal(), TickWatch()
         self._stop = self._reload = False
+        self._restored = self._not_restored = ""
         with contextlib.ExitStack() as undo:
             self._wakeup = WakeupFd()
             undo.callback(self._wakeup.close)
-            self.stages = stages = build(config, None, proc, sysfs)
+            store = AdminStore(settings.state_folder(config), proc)
+            self.stages = stages = self._build_with_stored(config, store, sysfs)
             undo.callback(self.stages.close)
             self._kernels = KernelLoader(log)
             undo.callback(self._kernels.close)
             if preload or any(stages.watcher.scan().values()):
                 # While the service manager waits for the start.
-                policy = config.decide.policy
+                policy = stages.config.decide.policy
                 self._kernels.load(policy, notifier.alive, wait=wait_for_kernels)
             setting = settings.observer_setting(config, file, stages.topology)
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
             self._heat_map = HeatHistory(stages.topology)
-            commands = AdminCommands(stages.admin, self, proc)
+            commands = AdminCommands(stages.admin, self, proc, store)
             self._control = CommandQueue(commands, self._wakeup.wake, log, proc)
             self._nodes = NodeWatch(sysfs)
             self._sampler_supervisor = SamplerSupervisor(log, sysfs)
@@ -256,6 +261,34 @@ class Service:
         """Return what the daemon does, for the service manager."""
         return status_line(self.stages, self.observer.latest)
 
+    def _build_with_stored(self, config: Config, store: AdminStore, sysfs: Path) -> Stages:
+        """Build the first stages, with the admin requests that were in force before."""
+        problems = []
+        try:
+            stored = store.load()
+        except HmdError as error:
+            problems.append(str(error))
+            stored = AdminState()
+        if stored.policy is not None and stored.policy not in registry.names():
+            problems.append(f"policy {stored.policy}: there is none of this name")
+            stored.policy = None
+        stages = build(settings.with_policy(config, stored.policy), None, self._proc, sysfs)
+        admin, nodes = stages.admin, {node.id for node in stages.topology.nodes}
+        if stored.drained and not nodes - stored.drained:
+            ids = format_ids(sorted(stored.drained))
+            problems.append(f"drain of node {ids}: no node would be left")
+        elif stored.drained:
+            admin.drain(stored.drained)
+        admin.paused, admin.policy = stored.paused, stored.policy
+        admin.pins, admin.target_pins = stored.pins, stored.target_pins
+        drop_stale_pins(admin, self._proc)
+        self._restored, self._not_restored = describe(admin), "; ".join(problems)
+        if self._restored:
+            self._log.warning("restored from before the restart: %s", self._restored)
+        for problem in problems:
+            self._log.error("not restored: %s", problem)
+        return stages
+
     def _rebuild(self, configured: Config, opened: OpenedSampler | None = None) -> None:
         """Build the stages again, with the admin state; on any error the old ones stay.
 
@@ -320,12 +353,25 @@ class Service:
                 drains=tuple(self._drain_supervisor.status(self.stages)),
                 pins=tuple(pins[:MAX_LISTED]),
                 pinned=len(pins),
+                until_restart=tuple(self._until_restart()[:MAX_LISTED]),
+                restored=self._restored,
+                not_restored=self._not_restored,
                 requests={name: dict(counts) for name, counts in self._control.outcomes.items()},
             )
         )
 
     def _latest_status(self) -> Status:
         return self.observer.latest
+
+    def _until_restart(self) -> list[str]:
+        """Return what of the admin state ends with the daemon."""
+        admin = self.stages.admin
+        named = set(admin.until_restart)
+        names = [name for name, on in (("pause", admin.paused), ("policy", admin.policy)) if on]
+        names += [f"node {node}" for node in sorted(admin.drained)]
+        brief = [name for name in names if name in named]
+        brief += [f"pid {p.pid}" for p, pin in admin.pins.items() if pin.until_restart]
+        return brief + [f"target {n}" for n, pin in admin.target_pins.items() if pin.until_restart]
 
     def _follow_nodes(self) -> None:
         """Follow memory that comes or goes; on any error the nodes stay as they were."""

@@ -6,12 +6,14 @@ A new setting is a field in :mod:`hmd.config.schema` and, here, its way to the s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.errors import UsageError
+from hmd.base.errors import MissingError, UsageError
 from hmd.config import Config
 from hmd.heat.settings import CHUNK_BYTES, HeatSettings
 from hmd.heat.table import DETAIL_BYTES
@@ -31,6 +33,20 @@ from hmd.sample.periods import PeriodSettings
 from hmd.sample.sampler import SampleSettings
 from hmd.tick.allowance import SEARCH_SHARE, CpuAllowance
 from hmd.tick.cpu_budget import BudgetSettings
+
+
+def state_folder(config: Config, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the folder of what outlives a restart, None for none.
+
+    Raises ``HmdError`` for a configured one that does not exist.
+    """
+    if config.state_dir is not None:
+        if not config.state_dir.is_dir():
+            raise MissingError(f"state_dir: there is no folder {config.state_dir}: create it")
+        return config.state_dir
+    # systemd names the folders of StateDirectory=, separated by colons (systemd.exec(5)).
+    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return Path(given) if given and Path(given).is_dir() else None
 
 
 def target_specs(config: Config) -> tuple[TargetSpec, ...]:

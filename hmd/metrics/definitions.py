@@ -666,6 +666,12 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
             "Pinned processes and targets, whose pages policies do not move.",
             lambda now: now.control.pinned,
         ),
+        gauge(
+            "hmd_admin_state_lost",
+            "1 where a pause, policy, drain or pin from before the restart could not be restored.",
+            lambda now: bool(now.control.not_restored),
+            unit="",
+        ),
         counter(
             "hmd_admin_requests",
             "Admin requests on the status socket, by command and outcome: done or refused.",

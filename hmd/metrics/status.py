@@ -360,7 +360,8 @@ class ControlStatus:
     """The admin state, and the requests by command and outcome (done, refused).
 
     ``policy_override`` replaces the policy of the configuration. ``pinned`` counts all pins,
-    ``pins`` lists the first.
+    ``pins`` lists the first. ``until_restart`` names what ends with the daemon, ``restored`` what
+    was in force before its start and is again, ``not_restored`` what could not be.
     """
 
     paused: bool = False
@@ -368,6 +369,9 @@ class ControlStatus:
     drains: Annotated[tuple[DrainStatus, ...], Field(max_length=MAX_NODES)] = ()
     pins: Annotated[tuple[PinStatus, ...], Field(max_length=MAX_LISTED)] = ()
     pinned: Count = 0
+    until_restart: Annotated[tuple[Text, ...], Field(max_length=MAX_LISTED)] = ()
+    restored: Text = ""
+    not_restored: Text = ""
     requests: Annotated[Mapping[Text, ByName], Field(max_length=64)] = field(default_factory=dict)
 
 

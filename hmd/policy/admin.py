@@ -2,8 +2,8 @@
 """What administrators requested and is in force, and the moves that follow from it.
 
 :class:`AdminState` holds pause, drained nodes, pins, moves and another policy. One object lives as
-long as the daemon; a reload builds new stages around it. It is not stored: a restarted daemon
-begins with the configuration alone.
+long as the daemon; a reload builds new stages around it. What of it outlives a restart is on disk
+(:mod:`hmd.control.admin_store`).
 
 :func:`plan_admin_moves` takes heat and the machine; it plans moves off drained nodes and to the
 nodes of pins as policies do, the hottest pages first, within free memory and budget. About 20 ns
@@ -43,6 +43,7 @@ class Pin:
     node: int | None
     uid: int
     gid: int = 0
+    until_restart: bool = False
 
 
 @dataclass(slots=True)
@@ -52,7 +53,8 @@ class AdminState:
     ``pins`` are of processes, ``target_pins`` of all processes that a target has or will have.
     ``moves`` are under way and are dropped when they are done. ``policy`` replaces that of the
     configuration. ``stalled_ticks`` counts ticks in which drains made no progress, ``drains`` how
-    often the set of drained nodes has changed.
+    often the set of drained nodes has changed. ``until_restart`` names what ends with the daemon:
+    "pause", "policy", "node 1"; pins have it themselves.
     """
 
     paused: bool = False
@@ -63,6 +65,14 @@ class AdminState:
     moves: dict[ProcessId, Pin] = field(default_factory=dict)
     stalled_ticks: int = 0
     drains: int = 0
+    until_restart: set[str] = field(default_factory=set)
+
+    def set_lifetime(self, names: Iterable[str], *, until_restart: bool) -> None:
+        """Note whether these requests end with the daemon."""
+        if until_restart:
+            self.until_restart.update(names)
+        else:
+            self.until_restart.difference_update(names)
 
     @property
     def requests_moves(self) -> bool:

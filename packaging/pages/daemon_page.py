@@ -43,13 +43,14 @@ FILES = (
     ("/run/hmd.d/*.yaml", "Targets that batch systems add, until reboot."),
     ("/run/hmd/hmd.sock", "The status socket of 'hmd status' and 'hmd top'."),
     ("/var/cache/hmd", "Machine code of the kernels; compiled again if it is missing."),
-    ("/var/lib/hmd", "The home of the daemon's user, empty."),
+    ("/var/lib/hmd", "What outlives a restart: admin requests, the history of 'hmd report'."),
     ("/var/lib/hmd-emulate/kernel", "The kernel of 'hmd emulate', unpacked by root."),
     ("/etc/systemd/system/hmd.service.d", "Drop-ins of the unit, such as those of samplers above."),
 )
 
 ENVIRONMENT = (
     ("NUMBA_CACHE_DIR", "Where machine code is kept; hmd.service sets /var/cache/hmd."),
+    ("STATE_DIRECTORY", "Folder of what outlives a restart, unless state_dir is set; of systemd."),
     ("NOTIFY_SOCKET, WATCHDOG_USEC", "Set by the service manager, sd_notify(3)."),
 )
 

@@ -110,6 +110,12 @@ class Daemon:
         assert self.process is not None
         self.process.send_signal(number)
 
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
     def end(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()

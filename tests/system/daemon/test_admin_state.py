@@ -123,6 +123,54 @@ def test_admin_state_survives_reload(daemon: Daemon, faulter: subprocess.Popen[b
     assert [pin["target"] for pin in before["pins"]] == ["faulter", "faulter"]
 
 
+def test_admin_state_outlives_restart_and_kill(
+    tmp_path: Path, faulter: subprocess.Popen[bytes]
+) -> None:
+    """What is in force comes back for the same process, and only that; what is damaged is named."""
+    daemon = Daemon(tmp_path)
+    state = tmp_path / "state"
+    state.mkdir()
+    daemon.configure(f"[{{name: faulter, pid: {faulter.pid}}}]", f"state_dir: {state}\n")
+    file = state / "admin.json"
+    with running(FAULTER) as other:
+        daemon.start()
+        daemon.wait_ready()
+        assert not file.exists()
+        for command, arguments in (
+            ("pause", {}),
+            ("policy", {"name": "age"}),
+            ("pin", {"pid": faulter.pid, "to": 0}),
+            ("pin", {"pid": other}),
+            ("pin", {"target": "faulter", "until_restart": True}),
+        ):
+            answer = send_admin_request(daemon.socket, command, arguments)["done"]
+            assert "ends with the daemon" not in answer
+        assert control(daemon)["until_restart"] == ["target faulter"]
+        daemon.kill()
+    daemon.start()
+    daemon.wait_ready(2)
+    now = control(daemon)
+    assert now["restored"] == "paused, policy age, 1 process pinned"
+    assert now["not_restored"] == ""
+    assert (now["paused"], daemon.status()["policy"]) == (True, "age")
+    assert [(pin["pid"], pin["node"]) for pin in now["pins"]] == [(faulter.pid, 0)]
+    assert "restored from before the restart: paused, policy age" in daemon.log.read_text()
+    daemon.kill()
+
+    file.write_bytes(file.read_bytes().replace(b'"paused":true', b'"paused":null'))
+    daemon.start()
+    daemon.wait_ready(3)
+    now = control(daemon)
+    damaged = f"{file}: damaged (its checksum is wrong): no pause, pin or drain"
+    assert now["not_restored"].startswith(damaged)
+    assert not now["paused"]
+    assert not now["pins"]
+    assert damaged in daemon.log.read_text()
+    assert daemon.metric("hmd_admin_state_lost") == 1
+    assert (state / "admin.json.damaged").exists()
+    daemon.kill()
+
+
 def test_pin_of_ended_process_is_removed(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
     send_admin_request(daemon.socket, "pin", {"pid": faulter.pid, "to": 0})
     assert control(daemon)["pins"][0]["pid"] == faulter.pid
@@ -273,10 +321,14 @@ def test_command_line_sends_requests(daemon: Daemon, faulter: subprocess.Popen[b
             timeout=60,
         )
 
-    assert hmd("pause").stdout == "paused: no page moves until hmd resume\n"
+    paused = "paused: no page moves until hmd resume"
+    unkept = "ends with the daemon, which has no state_dir"
+    assert hmd("pause").stdout == f"{paused}; {unkept}\n"
+    assert hmd("pause", "--until-restart").stdout == "was paused already\n"
+    assert "ends with the daemon: pause" in hmd("status").stdout
     assert "paused: no page moves (hmd resume)" in hmd("status").stdout
     assert hmd("resume").stdout == "resumed\n"
-    assert hmd("policy", "use", "age").stdout == "policy age\n"
+    assert hmd("policy", "use", "age", "--until-restart").stdout == "policy age\n"
     assert "the policy is set by an admin request" in hmd("status").stdout
     assert hmd("policy", "use", "--default").returncode == Exit.OK
     assert hmd("pin", str(faulter.pid)).returncode == Exit.OK

@@ -39,7 +39,9 @@ def control(commands: AdminCommands) -> CommandQueue:
 def execute(
     commands: AdminCommands, command: str, peer: Peer = ROOT_PEER, **arguments: object
 ) -> str:
-    return commands.execute(ControlRequest(command, arguments, peer)).line
+    """Return the answer, without the note that these commands have no folder to be kept in."""
+    line = commands.execute(ControlRequest(command, arguments, peer)).line
+    return line.removesuffix("; ends with the daemon, which has no state_dir")
 
 
 def test_undrain_of_drained_node_returns_it_to_use(
