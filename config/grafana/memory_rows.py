@@ -107,6 +107,33 @@ TARGETS = [
             ),
         ),
     ),
+    Panel(
+        "Waiting saved by target",
+        "Seconds per second that a target waited less for memory through moves, less what they"
+        " cost it, from later samples; for a dry run, what it would have been.",
+        "s",
+        (
+            Query(
+                "sum by (target, of) (rate(hmd_target_saving_seconds_total{T}[R]))"
+                " - sum by (target, of) (rate(hmd_target_loss_seconds_total{T}[R]))",
+                "{{target}} {{of}}",
+            ),
+        ),
+        width=12,
+    ),
+    Panel(
+        "Dry runs: memory that would have moved",
+        "Bytes that dry runs would have moved since the start, each page once.",
+        "bytes",
+        (
+            Query("sum by (target) (hmd_target_dry_run{T})", "{{target}} in a dry run"),
+            Query(
+                "sum by (target, direction) (hmd_dry_run_bytes_total{T})",
+                "{{target}} {{direction}}",
+            ),
+        ),
+        width=12,
+    ),
 ]
 
 MOVES = [

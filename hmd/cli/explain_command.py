@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""``hmd explain``: why pages of a process are where they are."""
+"""``hmd explain``: why pages of a process are where they are, or why a target became slower."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from hmd.base.errors import Exit, UsageError
-from hmd.cli.arguments import add_flag, add_socket
-from hmd.cli.output import format_bytes, print_json, print_table
+from hmd.base.errors import Exit, TargetError, UsageError
+from hmd.cli.arguments import add_flag, add_socket, duration
+from hmd.cli.output import format_bytes, format_share, print_json, print_table
 from hmd.control.client import send_admin_request
 
 DESCRIPTION = """\
@@ -16,6 +16,10 @@ Show why pages are on their tier: heat, price, competitors, what the policy pred
 
 Without ADDRESS: the hottest pages of slower tiers and the coldest of the fastest. Owners may ask
 about their processes, root and the daemon's user about all.
+
+With --slow, compares a target from a time on with the time before: placement, rate of accesses,
+latency, moves, requests of administrators, changed settings; and names the likeliest reasons, or
+that hmd moved nothing of it. From the history of 'hmd report'.
 """
 
 EXAMPLES = """\
@@ -23,6 +27,8 @@ examples:
   hmd explain 4711                   the pages of a process that compete for the fastest tier
   hmd explain 4711 0x7f5c80000000    the page at an address
   hmd explain redis --json           the processes of a target, for other programs
+  hmd explain --slow redis           the last hour compared with the day before it
+  hmd explain --slow redis --since 20min --before 2h
 """
 
 
@@ -31,12 +37,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_socket(parser)
     parser.add_argument("subject", metavar="PID|TARGET", help="a process, or all of a target")
     parser.add_argument("address", nargs="?", metavar="ADDRESS", help="as in 0x7f5c80000000")
+    add_flag(parser, "--slow", "why a target became slower")
+    parser.add_argument(
+        "--since",
+        type=duration,
+        default=3600.0,
+        metavar="TIME",
+        help="with --slow: how long it is slower already (default 1h)",
+    )
+    parser.add_argument(
+        "--before",
+        type=duration,
+        default=86400.0,
+        metavar="TIME",
+        help="with --slow: the time before that to compare with (default 1d)",
+    )
     add_flag(parser, "--json", "print JSON: bytes, seconds, rates")
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask the daemon and print its answer."""
+    if args.slow:
+        return _run_slow(args)
     arguments: dict[str, Any] = (
         {"pid": int(args.subject)} if args.subject.isdecimal() else {"target": args.subject}
     )
@@ -49,6 +72,47 @@ def run(args: argparse.Namespace) -> int:
     for explained in document["explained"]:
         _print(explained)
     return Exit.OK
+
+
+def _run_slow(args: argparse.Namespace) -> int:
+    from hmd.cli.report_command import print_events
+
+    asked = {"target": args.subject, "since_s": args.since, "before_s": args.before}
+    found = send_admin_request(args.socket, "report", asked)
+    if args.json:
+        print_json(found)
+        return Exit.OK
+    before, after = found["before"], found["after"]
+    if not (before and after):
+        raise TargetError(f"the history has too little of {args.subject!r}: see hmd report")
+    rows = [
+        ("in tier 0", *(format_bytes(each["resident_bytes"][0]) for each in (before, after))),
+        ("in all", *(format_bytes(sum(each["resident_bytes"])) for each in (before, after))),
+        ("accesses per second", *(f"{each['accesses_per_s']:.3g}" for each in (before, after))),
+        ("served by tier 0", *(format_share(each["fast_share"]) for each in (before, after))),
+        ("latency of loads", *(_latency(each["load_latency_s"]) for each in (before, after))),
+        ("moved per hour", *(format_bytes(_moved_per_hour(each)) for each in (before, after))),
+    ]
+    print_table((args.subject, "before", "after"), rows, right=("before", "after"))
+    if not found["moved_bytes"]:
+        print("hmd moved nothing of it in this time.")
+    for reason in found["reasons"]:
+        print(f"{reason['effect']:.1%} of its time: {reason['text']}")
+    for name, size in found["gained_fast_bytes"].items():
+        print(f"{name} has {format_bytes(size)} more of the fastest tier than before")
+    if not found["reasons"]:
+        print("Nothing that hmd sees explains it: look at CPU time, disk, network and locks.")
+    print_events(found["events"])
+    return Exit.OK
+
+
+def _latency(seconds: float | None) -> str:
+    return f"{seconds * 1e9:.0f} ns" if seconds else "-"
+
+
+def _moved_per_hour(figures: dict[str, Any]) -> float:
+    moved = figures["promoted_bytes"] + figures["demoted_bytes"]
+    return float(moved * 3600 / max(figures["seconds"], 1.0))
 
 
 def _address(text: str) -> int:

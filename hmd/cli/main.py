@@ -71,6 +71,7 @@ GROUPS: Final[Mapping[str, tuple[CommandEntry, ...]]] = {
         CommandEntry("top", "watch processes' memory and page moves, live"),
         CommandEntry("heatmap", "draw heat and tier of a process's memory over time"),
         CommandEntry("explain", "show why pages of a process are where they are"),
+        CommandEntry("report", "show what hmd did in the last hour or week: worth it?"),
         CommandEntry("dashboard", "serve a live page of the daemon's state to a browser"),
         CommandEntry("config", "check and show the configuration"),
         CommandEntry("policy", "list the policies and their settings; use another policy"),

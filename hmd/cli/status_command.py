@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from hmd.base.errors import Exit
+from hmd.base.errors import Exit, HmdError
+from hmd.base.units import PAGE_BYTES
 from hmd.cli.arguments import add_flag, add_socket
 from hmd.cli.output import console, format_bytes, format_count, format_share, print_json, table
-from hmd.control.client import ask
+from hmd.control.client import ask, send_admin_request
 from hmd.sample.sampler import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def summary(status: Status) -> list[str]:
         f"moved {format_bytes(moves['promoted_bytes'])} up, "
         f"{format_bytes(moves['demoted_bytes'])} down" + _failures(moves),
     ]
+    lines += dry_run_state(status)
     lines += budget_state(status)
     lines += admin_state(status.get("control") or {})
     if len(status["tiers"]) < 2:
@@ -58,6 +61,31 @@ def summary(status: Status) -> list[str]:
     if not status["reload"]["successful"]:
         lines.append(
             f"last reload failed, the old configuration stays: {status['reload']['error']}"
+        )
+    return lines
+
+
+def dry_run_state(status: Status) -> list[str]:
+    """Return what dry runs would have done: a line per target, and what the last plan names."""
+    lines = []
+    for target in status["targets"]:
+        if not target.get("dry_run"):
+            continue
+        would = target["would"]
+        net_s = would["saved_s"] - would["lost_s"]
+        hours = max(would["seconds"], 1.0) / 3600
+        lines.append(
+            f"dry run of {target['name']} for {_age(int(would['seconds']))}: would have moved"
+            f" {format_bytes(would['promoted_bytes'])} up,"
+            f" {format_bytes(would['demoted_bytes'])} down, and saved"
+            f" {net_s:.3g} s of waiting for memory ({net_s / hours:.3g} s per hour)"
+        )
+    planned = next((tick for tick in reversed(status.get("rounds", ())) if tick["dry_run"]), None)
+    for flow in planned["flows"] if lines and planned else ():
+        lines.append(
+            f"  planned now: {flow['target']} {format_bytes(flow['planned_pages'] * PAGE_BYTES)}"
+            f" from node {flow['from_node']} to node {flow['to_node']},"
+            f" {flow['heat']:.3g} accesses per second and page"
         )
     return lines
 
@@ -216,6 +244,11 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     for line in summary(status):
         out.print(line, markup=False)
+    from hmd.cli.report_command import balance
+
+    with suppress(HmdError):  # a daemon without history
+        whole = send_admin_request(args.socket, "report", {"since_s": 3600.0})["whole"]
+        out.print(f"last hour: {balance(whole)} (hmd report)", markup=False)
     out.print(process_table(status), crop=False)
     hidden = sum(target["process_count"] for target in status["targets"]) - len(status["processes"])
     if hidden > 0 and os.geteuid() != 0:

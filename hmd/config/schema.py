@@ -157,6 +157,12 @@ class TargetSection(ConfigSection):
         " searched for in their paths, as in '\\[stack\\]' or '/dev/shm/'.",
     )
 
+    dry_run: bool = Field(
+        default=False,
+        description="Plan and report for this target, but move none of its pages (admin requests"
+        " are carried out).",
+    )
+
     @model_validator(mode="after")
     def _selects_something(self) -> Self:
         if not (self.pid or self.exe or self.cmdline or self.user or self.cgroup or self.unit):
@@ -306,7 +312,7 @@ class Config(ConfigSection):
     state_dir: AbsolutePath | None = Field(
         default=None,
         description="Folder of what outlives a restart: pause, pins and drains, and the history of"
-        " hmd report (6 MiB). Read at the start. Unset: the one that systemd gives the service"
+        " hmd report (8 MiB). Read at the start. Unset: the one that systemd gives the service"
         " (/var/lib/hmd); without a service manager nothing is kept.",
     )
     machine: MachineSection = MachineSection()

@@ -40,6 +40,7 @@ from hmd.control.status_socket import AdminHandlers, PendingAnswer, Queries
 from hmd.linux.procfs import PROC, ProcessId, alive, format_ids, read_stat
 from hmd.linux.topology import Topology
 from hmd.metrics.heat_history import HeatHistory
+from hmd.metrics.history import HistoryRecorder
 from hmd.metrics.status import Status, TickHealth
 from hmd.policy.admin import AdminState, Pin
 
@@ -125,15 +126,19 @@ def queries(
     status: Callable[[], Status],
     health: Callable[[], TickHealth],
     heat_map: HeatHistory,
+    history: HistoryRecorder,
     proc: Path = PROC,
 ) -> Queries:
     """Return what the socket's thread answers at once, from what the daemon last published.
 
-    Users see their own processes.
+    Users see their own processes, and not what administrators did.
     """
     return {
         "health": lambda _: json.dumps(health()._asdict()).encode(),
         "status": lambda asked: status_answer(status(), visible_to(asked.peer, proc)),
+        "report": lambda asked: history.answer(
+            asked.arguments, status(), with_events=is_administrator(asked.peer)
+        ),
         "heatmap": lambda asked: heat_map.answer(asked.arguments, visible_to(asked.peer, proc)),
     }
 
@@ -452,8 +457,13 @@ class CommandQueue:
         wake: Callable[[], None],
         log: logging.Logger,
         proc: Path = PROC,
+        note_done: Callable[[str, int], None] = lambda text, uid: None,
     ) -> None:
-        """Execute ``commands``; ``wake`` has the loop call :meth:`execute_waiting`."""
+        """Execute ``commands``; ``wake`` has the loop call :meth:`execute_waiting`.
+
+        ``note_done`` is called with what an administrator had done, and the uid.
+        """
+        self._note_done = note_done
         self._commands, self._wake = commands, wake
         self._log, self._proc = log, proc
         self._request_log, self._rate = RequestLog(log), RequestRate()
@@ -565,6 +575,8 @@ class CommandQueue:
             with self._lock:
                 self.outcomes[request.command][outcome] += 1
         self._note(peer, logging.INFO, f"{_line(request)}: {done.line}")
+        if is_administrator(peer) and request.command != "explain":
+            self._note_done(f"hmd {request.command}: {done.line}", peer.uid)
         return done
 
     def _note(self, peer: Peer, level: int, text: str) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from hmd import __version__
 from hmd.base.errors import HmdError, TransientError
 from hmd.config import Config
 from hmd.control.admin_store import AdminStore, describe
@@ -45,6 +46,7 @@ from hmd.linux.hotplug import NodeWatch
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, format_ids
 from hmd.linux.topology import Topology, read_topology
 from hmd.metrics.heat_history import HeatHistory
+from hmd.metrics.history import HistoryRecorder
 from hmd.metrics.move_journal import MoveJournal
 from hmd.metrics.observer import Observer, ResidencyCounts, heat_pages, resident_pages
 from hmd.metrics.status import MAX_LISTED, ControlStatus, PinStatus, Stage, Status, TickWatch, Work
@@ -116,11 +118,15 @@ class Service:
                 # While the service manager waits for the start.
                 policy = stages.config.decide.policy
                 self._kernels.load(policy, notifier.alive, wait=wait_for_kernels)
-            setting = settings.observer_setting(config, file, stages.topology)
+            setting = settings.observer_setting(stages.config, file, stages.topology)
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
             self._heat_map = HeatHistory(stages.topology)
             commands = AdminCommands(stages.admin, self, proc, store)
-            self._control = CommandQueue(commands, self._wakeup.wake, log, proc)
+            self._history = HistoryRecorder(settings.state_folder(config), log)
+            undo.callback(lambda: self._history.close(self.observer.latest))
+            self._history.add_event(f"hmd {__version__} started; {self._restored or 'no requests'}")
+            note = self._history.add_event
+            self._control = CommandQueue(commands, self._wakeup.wake, log, proc, note)
             self._nodes = NodeWatch(sysfs)
             self._sampler_supervisor = SamplerSupervisor(log, sysfs)
             self._page_cache_demoter = PageCacheDemoter(log, proc, sysfs)
@@ -129,7 +135,9 @@ class Service:
             self._empty_targets = EmptyTargets(log)
             self._publish_control()
             self._endpoints = Endpoints(
-                queries(self._latest_status, self._ticks.health, self._heat_map, proc),
+                queries(
+                    self._latest_status, self._ticks.health, self._heat_map, self._history, proc
+                ),
                 self._control.handlers,
                 self._latest_status,
                 self._ticks.health,
@@ -204,6 +212,8 @@ class Service:
         """Close everything."""
         self._kernels.close()
         self._endpoints.close()
+        self._history.add_event("stopped")
+        self._history.close(self.observer.latest)
         self._drain_supervisor.close()
         self._page_cache_demoter.close()
         self.stages.close()
@@ -243,6 +253,8 @@ class Service:
         try:
             config = self._load()
             self._rebuild(config)
+            changes = settings.changes(self._configured, config)
+            self._history.add_event(f"reloaded: {'; '.join(changes) or 'nothing changed'}")
             self._configured = config
         except Exception as caught:
             error = caught
@@ -466,7 +478,7 @@ class Service:
         )
         self._counts = ResidencyCounts(totals.pages, by_heat, replace(heat.stats), totals.known)
         self._journal.add(record, topology)
-        self.observer.observe(record, self._counts)
+        self._history.record(self.observer.observe(record, self._counts))
         self._heat_map.record(record, heat)
         for warning in refusal_warnings(stages.state.sweep.refusals):
             self._warnings.warn(warning)

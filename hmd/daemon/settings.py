@@ -7,7 +7,7 @@ A new setting is a field in :mod:`hmd.config.schema` and, here, its way to the s
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +85,20 @@ def fast_limits(config: Config, names: Sequence[str]) -> FastLimits | None:
     row = {target.name: number for number, target in enumerate(config.targets)}
     amounts = [(target.fast_min, target.fast_max) for target in config.targets]
     return share_limits(amounts, [row[name] for name in names])
+
+
+def dry_targets(config: Config) -> frozenset[str]:
+    """Return the targets of which nothing moves: all in a dry run of the whole."""
+    every = config.migrate.dry_run
+    return frozenset(target.name for target in config.targets if every or target.dry_run)
+
+
+def dry_mask(config: Config, names: Sequence[str]) -> npt.NDArray[np.bool_] | None:
+    """Return which processes of these targets are in a dry run while others are not, else None."""
+    dry = dry_targets(config)
+    if config.migrate.dry_run or not dry:
+        return None
+    return np.array([name in dry for name in names], np.bool_)
 
 
 def kept_mappings(config: Config, processes: Mapping[ProcessId, str]) -> dict[ProcessId, Patterns]:
@@ -188,6 +202,27 @@ def policy(config: Config) -> Policy:
     return registry.create(decide.policy, decide.policy_settings())
 
 
+def changes(before: Config, after: Config) -> list[str]:
+    """Return which settings differ, a few words each."""
+
+    def flat(value: object, path: str) -> Iterator[tuple[str, object]]:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                yield from flat(inner, f"{path}.{key}")
+        elif path == ".targets" and isinstance(value, list):
+            for target in value:
+                yield from flat(target, f"{path}[{target['name']}]")
+        else:
+            yield path[1:], value
+
+    old, new = (dict(flat(each.model_dump(mode="json"), "")) for each in (before, after))
+    return [
+        f"{key}: {old.get(key, 'none')} → {new.get(key, 'none')}"
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key) != new.get(key)
+    ]
+
+
 def with_policy(config: Config, name: str | None) -> Config:
     """Return the configuration with another policy, at its settings for that one; None: as it is.
 
@@ -211,4 +246,5 @@ def observer_setting(config: Config, file: str, topology: Topology) -> ObservedC
         overhead=config.sample.overhead,
         policy=config.decide.policy,
         targets=tuple(target.name for target in config.targets),
+        dry_targets=dry_targets(config),
     )

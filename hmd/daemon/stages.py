@@ -211,7 +211,8 @@ class Stages:
         kept = settings.kept_mappings(self.config, found)
         self.exits.watch(processes, self.watcher.same)
         self.state.heat.track_processes(processes)
-        self.tracked = Tracked(processes, targets, fast_limits)
+        dry = settings.dry_mask(self.config, targets)
+        self.tracked = Tracked(processes, targets, fast_limits, dry)
         self.state.heat.set_process_weights(*weights)
         self.state.sweep.set_keep_patterns(kept)
         self.movable.set_kept(kept)
@@ -332,9 +333,19 @@ def _state(
     else:
         pageout = Pageout(pageout_settings, page_out=partial(page_out, proc=proc))
     policy = settings.policy(config)
+    dry_policy = settings.policy(config) if settings.dry_targets(config) else None
     if old:
         old.sweep.set_move_shared(config.migrate.move_all)
-        return replace(old, heat=heat, policy=policy, mover=mover, pageout=pageout)
+        return replace(
+            old, heat=heat, policy=policy, dry_policy=dry_policy, mover=mover, pageout=pageout
+        )
     memory = KernelMemory(proc, bindings)
     sweep = ResidencySweep(settings.sweep_settings(config, topology), memory)
-    return TickState(heat=heat, sweep=sweep, policy=policy, mover=mover, pageout=pageout)
+    return TickState(
+        heat=heat,
+        sweep=sweep,
+        policy=policy,
+        dry_policy=dry_policy,
+        mover=mover,
+        pageout=pageout,
+    )

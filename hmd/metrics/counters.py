@@ -19,8 +19,15 @@ from hmd.base.units import PAGE_BYTES
 from hmd.linux.process_table import ProcessTable, carry_over
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
-from hmd.metrics.savings import SavingsTracker
-from hmd.metrics.status import MAX_TARGETS, Durations, MovesStatus, NodeFlow, Stage
+from hmd.metrics.savings import SavingsTracker, TickSavings
+from hmd.metrics.status import (
+    MAX_TARGETS,
+    DryRunStatus,
+    Durations,
+    MovesStatus,
+    NodeFlow,
+    Stage,
+)
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate.status import FAILURES, MoveStatus
 
@@ -40,6 +47,8 @@ class RowSums:
 
     ``accesses`` and ``recent`` are sampled accesses by tier, shape ``(n, tiers + 1)``, the last
     column for pages on no known node; ``recent`` decays. The other columns have shape ``(n,)``.
+    Those of ``AccessTotals`` and ``DryRunStatus`` have the names that they have there; ``dry_`` is
+    of dry runs.
     """
 
     accesses: npt.NDArray[np.float64]
@@ -48,12 +57,22 @@ class RowSums:
     promoted_bytes: npt.NDArray[np.int64]
     demoted_bytes: npt.NDArray[np.int64]
     failed_pages: npt.NDArray[np.int64]
+    requested_bytes: npt.NDArray[np.int64]
+    saved_s: npt.NDArray[np.float64]
+    lost_s: npt.NDArray[np.float64]
+    measured_loads: npt.NDArray[np.float64]
+    measured_s: npt.NDArray[np.float64]
+    dry_seconds: npt.NDArray[np.float64]
+    dry_promoted_pages: npt.NDArray[np.float64]
+    dry_demoted_pages: npt.NDArray[np.float64]
+    dry_saved_s: npt.NDArray[np.float64]
+    dry_lost_s: npt.NDArray[np.float64]
 
     @classmethod
     def zeros(cls, rows: int, tiers: int) -> Self:
         """Return sums that are all zero."""
-        whole = [np.zeros(rows, np.int64) for _ in range(4)]
-        return cls(np.zeros((rows, tiers + 1)), np.zeros((rows, tiers + 1)), *whole)
+        by_tier = np.zeros((2, rows, tiers + 1))
+        return cls(*by_tier, *np.zeros((5, rows), np.int64), *np.zeros((9, rows)))
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -77,14 +96,34 @@ class RowSums:
         self.recent += counted
         self.samples += np.bincount(row, minlength=rows)
 
+    def add_latencies(
+        self, row: npt.NDArray[np.integer], latency_ns: npt.NDArray[np.uint32]
+    ) -> None:
+        """Count loads whose latency was measured; columns have shape ``(loads,)``."""
+        self.measured_loads += np.bincount(row, minlength=len(self))
+        self.measured_s += np.bincount(row, latency_ns, len(self)) * 1e-9
+
+    def add_savings(
+        self, row: npt.NDArray[np.integer], real: TickSavings, dry: TickSavings
+    ) -> None:
+        """Count savings of a tick's processes, each in its ``row``, of moves and of dry runs."""
+        np.add.at(self.saved_s, row, real.realised_saved_s)
+        np.add.at(self.lost_s, row, real.realised_lost_s)
+        np.add.at(self.dry_saved_s, row, dry.realised_saved_s)
+        np.add.at(self.dry_lost_s, row, dry.realised_lost_s)
+        np.add.at(self.dry_promoted_pages, row, dry.new_up_pages)
+        np.add.at(self.dry_demoted_pages, row, dry.new_down_pages)
+
     def add_moves(
         self,
         row: npt.NDArray[np.integer],
         promoted_bytes: npt.NDArray[np.int64],
         demoted_bytes: npt.NDArray[np.int64],
         failed_pages: npt.NDArray[np.int64],
+        requested_bytes: npt.NDArray[np.int64],
     ) -> None:
         """Count moves; columns have shape ``(moves,)``."""
+        np.add.at(self.requested_bytes, row, requested_bytes)
         np.add.at(self.promoted_bytes, row, promoted_bytes)
         np.add.at(self.demoted_bytes, row, demoted_bytes)
         np.add.at(self.failed_pages, row, failed_pages)
@@ -113,6 +152,11 @@ class RowSums:
             "demoted_bytes": self.demoted_bytes.tolist(),
             "failed_pages": self.failed_pages.tolist(),
             "known": np.minimum(found, 1.0).tolist(),
+            "requested_bytes": self.requested_bytes.tolist(),
+            "saved_s": self.saved_s.tolist(),
+            "lost_s": self.lost_s.tolist(),
+            "measured_loads": self.measured_loads.astype(np.int64).tolist(),
+            "measured_s": self.measured_s.tolist(),
         }
         for row in zip(*columns.values(), strict=True):
             yield dict(zip(columns, row, strict=True))
@@ -143,6 +187,8 @@ class Counters:
         self._planned_pages = dict.fromkeys(DIRECTIONS, 0)
         self._paged_out_bytes = self._calls = 0
         self.savings_tracker = SavingsTracker(topology)
+        self.dry_run_tracker = SavingsTracker(topology, dry_run=True)
+        self.dry_targets: frozenset[str] = frozenset()
         self.ticks = 0
         self.tick_seconds = Durations()
         self.stage_seconds = {stage: Durations() for stage in Stage}
@@ -206,7 +252,9 @@ class Counters:
             paged_out_bytes=self._paged_out_bytes,
             failed_pages=sum(failures.values()),
             deferred_pages=self._pages_by_status[MoveStatus.DEFERRED],
-            would_move_pages=self._pages_by_status[MoveStatus.WOULD_MOVE],
+            would_move_pages=int(
+                (self.targets.dry_promoted_pages + self.targets.dry_demoted_pages).sum()
+            ),
             calls=self._calls,
             planned_by_direction=dict(self._planned_pages),
             pages_by_status=by_status,
@@ -220,7 +268,12 @@ class Counters:
         self._add_stage_items(tick)
         self._add_accesses(tick)
         self._add_moves(tick)
-        self.savings_tracker.add(tick)
+        real, dry = self.savings_tracker.add(tick), self.dry_run_tracker.add(tick)
+        slot = self.table.slots_of(tick.processes)
+        self.processes.add_savings(slot, real, dry)
+        self.targets.add_savings(self.target_row[slot], real, dry)
+        for name in self.dry_targets & self._rows.keys():
+            self.targets.dry_seconds[self._rows[name]] += tick.tick_s
         self.ticks += 1
         self.tick_seconds.add(sum(tick.stage_s.values()))
         for stage, seconds in tick.stage_s.items():
@@ -257,7 +310,27 @@ class Counters:
             return
         tier = self.tier(tick.node)
         self.processes.add_accesses(batch.process, tier, batch.period)
-        self.targets.add_accesses(self.target_row[batch.process], tier, batch.period)
+        row = self.target_row[batch.process]
+        self.targets.add_accesses(row, tier, batch.period)
+        measured = np.flatnonzero(batch.latency_ns)
+        if len(measured):
+            latency_ns = batch.latency_ns[measured]
+            self.processes.add_latencies(batch.process[measured], latency_ns)
+            self.targets.add_latencies(row[measured], latency_ns)
+
+    def dry_runs(self) -> list[DryRunStatus]:
+        """Return what a dry run would have done for each target, in the order of ``names``."""
+        sums = self.targets
+        return [
+            DryRunStatus(
+                seconds=float(sums.dry_seconds[row]),
+                promoted_bytes=int(sums.dry_promoted_pages[row]) * PAGE_BYTES,
+                demoted_bytes=int(sums.dry_demoted_pages[row]) * PAGE_BYTES,
+                saved_s=float(sums.dry_saved_s[row]),
+                lost_s=float(sums.dry_lost_s[row]),
+            )
+            for row in range(len(sums))
+        ]
 
     def _add_moves(self, tick: TickRecord) -> None:
         plan, outcome = tick.plan, tick.outcome
@@ -279,7 +352,9 @@ class Counters:
         known = row >= 0
         moved = outcome.moved_pages.astype(np.int64) * PAGE_BYTES
         failed = np.where(np.isin(outcome.status, sorted(FAILURES)), plan.pages, 0)
-        sums = [c[known] for c in (moved * up, moved * down, failed.astype(np.int64))]
+        requested = moved * (np.arange(len(plan)) < plan.requested)
+        columns = (moved * up, moved * down, failed.astype(np.int64), requested)
+        sums = [column[known] for column in columns]
         self.processes.add_moves(row[known], *sums)
         self.targets.add_moves(self.target_row[row[known]], *sums)
 

@@ -25,6 +25,7 @@ from hmd.metrics.savings import RETURN_TICKS, WINDOW_TICKS
 from hmd.metrics.status import (
     DURATION_BOUNDS_S,
     HEAT_LOG2,
+    DryRunStatus,
     Durations,
     NodeStatus,
     Stage,
@@ -164,6 +165,21 @@ def _accesses(now: Status) -> Values:
     }
 
 
+def _dry_run_bytes(now: Status) -> Values:
+    up: dict[Labels, float] = {(t.name, "up"): t.would.promoted_bytes for t in now.targets}
+    return up | {(t.name, "down"): t.would.demoted_bytes for t in now.targets}
+
+
+def _moves_and_dry_run(
+    value: Callable[[TargetStatus | DryRunStatus], float],
+) -> Callable[[Status], Values]:
+    return lambda now: {
+        (target.name, name): value(of)
+        for target in now.targets
+        for name, of in (("moves", target), ("dry_run", target.would))
+    }
+
+
 def _fast_shares(now: Status) -> Values:
     shares = {(target.name,): target.fast_share for target in now.targets}
     return {labels: share for labels, share in shares.items() if share is not None}
@@ -240,7 +256,7 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
         ),
         gauge(
             "hmd_dry_run",
-            "1 in a dry run: moves are planned, not executed.",
+            "1 in a dry run of the whole: moves are planned, not executed.",
             lambda now: now.dry_run,
             unit="",
         ),
@@ -639,6 +655,35 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
             _by_target(lambda target: target.failed_pages),
             "target",
             unit="pages",
+        ),
+        counter(
+            "hmd_target_saving_seconds",
+            f"Stall time that moves saved a target, from the samples {_FOLLOWED}; dry_run: that "
+            "they would have saved.",
+            _moves_and_dry_run(lambda of: of.saved_s),
+            "target",
+            "of",
+        ),
+        counter(
+            "hmd_target_loss_seconds",
+            "The same, that they cost.",
+            _moves_and_dry_run(lambda of: of.lost_s),
+            "target",
+            "of",
+        ),
+        gauge(
+            "hmd_target_dry_run",
+            "1 for a target in a dry run, of its own or of the whole: nothing of it moves.",
+            _by_target(lambda target: target.dry_run),
+            "target",
+            unit="",
+        ),
+        counter(
+            "hmd_dry_run_bytes",
+            "Memory of a target that a dry run would have moved, each page once.",
+            _dry_run_bytes,
+            "target",
+            "direction",
         ),
     ),
     "Admin requests": (

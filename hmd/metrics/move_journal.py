@@ -21,7 +21,7 @@ from hmd.linux.topology import Topology
 from hmd.metrics.counters import Counters
 from hmd.metrics.status import MAX_FLOWS, MAX_TICKS_KEPT, MoveFlow, TickMoves
 from hmd.metrics.tick_record import TickRecord
-from hmd.migrate.status import MoveStatus
+from hmd.migrate.status import MoveOutcome, MoveStatus
 from hmd.policy.plan import Plan
 
 ROWS: Final = 1 << 16
@@ -122,21 +122,21 @@ class RecentMoves:
 
     def add(self, tick: TickRecord, counters: Counters, uptime_s: float) -> None:
         """Record what a tick moved, after the counters have taken it."""
-        if not len(tick.plan):
-            return
-        dry_run = tick.outcome is not None and tick.outcome.dry_run
-        planned = int(tick.plan.pages.sum())
-        flows = _flows(tick, counters)
-        self._ticks.append(TickMoves(counters.ticks, uptime_s, dry_run, planned, flows))
+        for plan, outcome in ((tick.plan, tick.outcome), (tick.dry_plan, tick.dry_outcome)):
+            if plan is None or not len(plan):
+                continue
+            dry_run = outcome is not None and outcome.dry_run
+            planned = int(plan.pages.sum())
+            flows = _flows(plan, outcome, counters)
+            self._ticks.append(TickMoves(counters.ticks, uptime_s, dry_run, planned, flows))
 
     def latest(self) -> tuple[TickMoves, ...]:
         """Return the moves of each tick, oldest first."""
         return tuple(self._ticks)
 
 
-def _flows(tick: TickRecord, counters: Counters) -> tuple[MoveFlow, ...]:
+def _flows(plan: Plan, outcome: MoveOutcome | None, counters: Counters) -> tuple[MoveFlow, ...]:
     """Return the flows with most planned pages, at most ``MAX_FLOWS``."""
-    plan, outcome = tick.plan, tick.outcome
     pages = plan.pages.astype(np.int64)
     if outcome is None:  # the stage failed
         moved, status = np.zeros_like(pages), np.full_like(pages, MoveStatus.PENDING)

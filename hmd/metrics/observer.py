@@ -80,6 +80,7 @@ class ObservedConfig:
     overhead: float
     policy: str
     targets: tuple[str, ...]
+    dry_targets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ class Observer:
             self._counters, self._recent_moves = Counters(topology), RecentMoves()
             self._residency = None
         self._counters.retain_targets(setting.targets)
+        self._counters.dry_targets = setting.dry_targets
         self.latest = self._status()
 
     def set_admin_state(self, control: ControlStatus) -> None:
@@ -316,14 +318,17 @@ class Observer:
         np.add.at(by_target, counters.target_row, resident)
         counts = np.bincount(counters.target_row, minlength=len(counters.names)).tolist()
         totals = counters.targets.totals(by_target, known)
+        rows = zip(counters.names, totals, counts, counters.dry_runs(), strict=True)
         return tuple(
             TargetStatus(
                 name=name,
                 process_count=count,
                 empty_reason="" if count else self._empty.get(name, ""),
+                dry_run=name in counters.dry_targets,
+                would=would,
                 **figures,
             )
-            for name, figures, count in zip(counters.names, totals, counts, strict=True)
+            for name, figures, count, would in rows
         )
 
     def _processes(self, resident: npt.NDArray[np.int64]) -> tuple[ProcessStatus, ...]:

@@ -9,6 +9,9 @@ most ``ROWS_PER_TICK`` moves are followed and at most ``SAMPLES_PER_TICK`` sampl
 at random and weighted by what was left out, so that the sums stay unbiased. A tick costs
 milliseconds where many pages move (bench/stages/metrics.py); nothing where nothing moves.
 
+Another tracker follows what a dry run would have moved as if it had: its savings are what the
+samples of those pages say. It also counts the pages themselves, each once.
+
 A prediction is the plan's own: the rate of each page, which includes the target's priority, times
 the difference of the unloaded latencies of the two nodes (``Topology.latency_ns``). Both sums cover
 the same moves in the same ticks, so that their ratio shows how well heat predicts.
@@ -28,13 +31,16 @@ from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
 from hmd.metrics.status import Savings
 from hmd.metrics.tick_record import TickRecord
-from hmd.migrate.status import MoveStatus
+from hmd.migrate.status import MoveOutcome, MoveStatus
+from hmd.policy.plan import Plan
 
 WINDOW_TICKS = 240
 RETURN_TICKS = 10
 """A page that moves back this soon did not repay its move; later its program has changed."""
 ROWS_PER_TICK = 256
 SAMPLES_PER_TICK = 16384
+MAX_NAMED = 1 << 20
+"""Moves that a dry run remembers, to name each page once: 8 MiB."""
 
 _PAGE_BITS = 44
 """Page numbers of a user address space: 56 bits of address at most (5-level paging)."""
@@ -77,12 +83,33 @@ class _Moved:
         return cls(whole, whole, whole, np.empty(0, np.int16), real, real, real)
 
 
-class SavingsTracker:
-    """Follows moves; ``savings`` are the sums so far."""
+@dataclass(frozen=True, slots=True)
+class TickSavings:
+    """What one tick adds, by process of the tick; columns of shape ``(processes,)``.
 
-    def __init__(self, topology: Topology) -> None:
+    Seconds as in :class:`~hmd.metrics.status.Savings`; pages up and down that a dry run would have
+    moved and that it has not named before.
+    """
+
+    predicted_saved_s: Floats
+    realised_saved_s: Floats
+    predicted_lost_s: Floats
+    realised_lost_s: Floats
+    new_up_pages: Floats
+    new_down_pages: Floats
+
+
+class SavingsTracker:
+    """Follows moves; ``savings`` are the sums so far.
+
+    With ``dry_run`` it follows what would have moved instead.
+    """
+
+    def __init__(self, topology: Topology, *, dry_run: bool = False) -> None:
         """Follow nothing yet."""
         self.savings = Savings()
+        self._dry_run = dry_run
+        self._seen = np.empty(0, np.int64)
         self._latency_s = np.array([*topology.latency_ns, 0.0]) * 1e-9
         self._tier = np.zeros(len(self._latency_s), np.int16)
         for tier, nodes in enumerate(topology.tiers):
@@ -95,16 +122,18 @@ class SavingsTracker:
         self._moved = _Moved.none()
         self._random = np.random.default_rng(0)
 
-    def add(self, tick: TickRecord) -> None:
+    def add(self, tick: TickRecord) -> TickSavings:
         """Add one tick: first what its samples show of earlier moves, then its own moves."""
         self._tick += 1
         self._number(tick.processes)
         self._expire()
+        added = TickSavings(*np.zeros((6, len(tick.processes))))
         if len(self._moved.start):
-            self._accrue(tick)
-        outcome = tick.outcome
-        if outcome is not None and not outcome.dry_run and outcome.moved_bytes:
-            self._follow(tick)
+            self._accrue(tick, added)
+        for plan, outcome in tick.moves(dry_run=self._dry_run):
+            if outcome.moved_bytes:
+                self._follow(plan, outcome, added)
+        return added
 
     def _number(self, processes: tuple[ProcessId, ...]) -> None:
         """Give each process a number of its own, and drop the moves of exited processes."""
@@ -118,6 +147,7 @@ class SavingsTracker:
         self._serial = np.fromiter(self._serials.values(), np.int64, len(processes))
         present = np.isin(self._moved.start >> _PAGE_BITS, self._serial)
         self._moved = self._moved.take(present)
+        self._seen = self._seen[np.isin(self._seen >> _PAGE_BITS, self._serial)]
 
     def _expire(self) -> None:
         """Drop the moves that are older than ``WINDOW_TICKS``."""
@@ -125,7 +155,12 @@ class SavingsTracker:
         if not kept.all():
             self._moved = self._moved.take(kept)
 
-    def _accrue(self, tick: TickRecord) -> None:
+    def _slots(self, key: Keys) -> npt.NDArray[np.intp]:
+        """Return the tick's process of each key."""
+        order = np.argsort(self._serial)
+        return order[np.searchsorted(self._serial, key >> _PAGE_BITS, sorter=order)]
+
+    def _accrue(self, tick: TickRecord, added: TickSavings) -> None:
         """Add what earlier moves were predicted to save in this tick, and what its samples show."""
         moved, batch = self._moved, tick.batch
         gain_s = moved.gain_s * moved.weight
@@ -137,11 +172,16 @@ class SavingsTracker:
         of_moved = row >= 0
         weight = batch.period[drawn[of_moved]] * each
         served = np.bincount(row[of_moved], weight, len(moved.start)) * gain_s
-        sums, saves = self.savings, gain_s > 0
-        sums.predicted_saved_s += float(expected[saves].sum())
-        sums.realised_saved_s += float(served[saves].sum())
-        sums.predicted_lost_s -= float(expected[~saves].sum())
-        sums.realised_lost_s -= float(served[~saves].sum())
+        saves, slot = gain_s > 0, self._slots(moved.start)
+        for name, chosen, seconds in (
+            ("predicted_saved_s", saves, expected),
+            ("realised_saved_s", saves, served),
+            ("predicted_lost_s", ~saves, -expected),
+            ("realised_lost_s", ~saves, -served),
+        ):
+            np.add.at(getattr(added, name), slot[chosen], seconds[chosen])
+            total = getattr(self.savings, name) + float(seconds[chosen].sum())
+            setattr(self.savings, name, total)
 
     def _draw(self, samples: int) -> tuple[npt.NDArray[np.intp], float]:
         """Return which samples to evaluate, and how many each stands for."""
@@ -151,10 +191,13 @@ class SavingsTracker:
         drawn = ((np.arange(SAMPLES_PER_TICK) + self._random.random()) * each).astype(np.intp)
         return drawn, each
 
-    def _follow(self, tick: TickRecord) -> None:
+    def _follow(self, plan: Plan, outcome: MoveOutcome, added: TickSavings) -> None:
         """Follow a tick's moves, and end earlier ones whose pages these move again."""
-        new = self._moves(tick)
+        new = self._moves(plan, outcome)
         old = self._moved
+        if self._dry_run:
+            self._count_new(new, added)
+        new = _merged(new)
         if len(old.start) and len(new.start):
             again = _row_of(new, old.start)
             # A huge page may have been split since: a move of any part ends the whole.
@@ -172,13 +215,24 @@ class SavingsTracker:
             new = new.take(self._random.choice(moves, ROWS_PER_TICK, replace=False))
         self._moved = old.joined(new)
 
-    def _moves(self, tick: TickRecord) -> _Moved:
-        """Return the tick's executed moves of followed processes, sorted by ``start``."""
-        plan, outcome = tick.plan, tick.outcome
-        assert outcome is not None
+    def _count_new(self, named: _Moved, added: TickSavings) -> None:
+        """Count the pages of moves that no plan has named before, up to ``MAX_NAMED`` moves."""
+        at = np.searchsorted(self._seen, named.start)
+        seen = np.append(self._seen, -1)[at] == named.start
+        new = named.take(np.flatnonzero(~seen))
+        if len(self._seen) > MAX_NAMED:
+            return
+        for column, up in ((added.new_up_pages, True), (added.new_down_pages, False)):
+            rows = new.climbs > 0 if up else new.climbs < 0
+            np.add.at(column, self._slots(new.start[rows]), (new.end - new.start)[rows])
+        self._seen = np.union1d(self._seen, new.start)
+
+    def _moves(self, plan: Plan, outcome: MoveOutcome) -> _Moved:
+        """Return a plan's executed moves of followed processes, sorted by ``start``."""
+        done = MoveStatus.WOULD_MOVE if self._dry_run else MoveStatus.MOVED
         serial = np.array([self._serials.get(p, -1) for p in plan.processes], np.int64)
         known = (serial[plan.process] >= 0) & (plan.from_node >= 0)
-        rows = np.flatnonzero((outcome.status == MoveStatus.MOVED) & known)
+        rows = np.flatnonzero((outcome.status == done) & known)
         source = plan.from_node[rows].astype(np.int64)
         target = plan.to_node[rows].astype(np.int64)
         page = (plan.address[rows] // np.uint64(PAGE_BYTES)).astype(np.int64)
@@ -193,7 +247,7 @@ class SavingsTracker:
             gain_s=self._latency_s[source] - self._latency_s[target],
             weight=np.ones(len(rows)),
         )
-        return _merged(new.take(np.argsort(start, kind="stable")))
+        return new.take(np.argsort(start, kind="stable"))
 
 
 def _merged(moved: _Moved) -> _Moved:

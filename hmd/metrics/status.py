@@ -294,7 +294,9 @@ class AccessTotals:
 
     ``resident_bytes`` by tier are of all pages, sampled or not. Of the share ``known`` it was asked
     for each page where it is; the others are distributed by the kernel's totals. ``fast_share`` is
-    the share of recent accesses that tier 0 served.
+    the share of recent accesses that tier 0 served. ``requested_bytes`` moved by request.
+    ``saved_s`` and ``lost_s`` are stall time that moves saved and cost by later samples;
+    ``measured_s`` is the latency of ``measured_loads`` sampled loads.
     """
 
     name: Text
@@ -306,17 +308,40 @@ class AccessTotals:
     demoted_bytes: Count
     failed_pages: Count
     known: Share
+    requested_bytes: Count = 0
+    saved_s: Amount = 0.0
+    lost_s: Amount = 0.0
+    measured_loads: Count = 0
+    measured_s: Amount = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunStatus:
+    """What a dry run of so many seconds would have done, by the samples of the pages.
+
+    ``promoted_bytes`` and ``demoted_bytes`` have each page once; what a plan names is bounded by
+    migrate.rate, as it is without a dry run. ``saved_s`` and ``lost_s`` are stall time that these
+    moves would have saved and cost, as ``Savings`` have it.
+    """
+
+    seconds: Amount = 0.0
+    promoted_bytes: Count = 0
+    demoted_bytes: Count = 0
+    saved_s: Amount = 0.0
+    lost_s: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStatus(AccessTotals):
-    """One target, with the number of its present processes, and why it has none."""
+    """One target, with its number of processes, or why it has none; ``would``: its dry runs."""
 
     process_count: Count
     empty_reason: Text = ""
+    dry_run: bool = False
+    would: DryRunStatus = DryRunStatus()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStatus(AccessTotals):
     """One process."""
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,7 +28,8 @@ class TickRecord:
     whether a plan could be made, as the CPU quota permits or administrators request; None without
     processes and while paused. ``heat_changes`` is the number of processes whose samples refuted
     their heat. ``stage_s`` has the seconds of each stage that ran, ``failed`` the stages that
-    raised an error.
+    raised an error. ``dry_plan`` and ``dry_outcome`` are of the targets that are in a dry run of
+    their own.
     """
 
     now_s: float
@@ -45,6 +46,14 @@ class TickRecord:
     heat_changes: int = 0
     stage_s: Mapping[Stage, float] = field(default_factory=dict)
     failed: frozenset[Stage] = frozenset()
+    dry_plan: Plan | None = None
+    dry_outcome: MoveOutcome | None = None
+
+    def moves(self, *, dry_run: bool) -> Iterator[tuple[Plan, MoveOutcome]]:
+        """Yield the plans that were carried out, or that a dry run would have, and how."""
+        for plan, outcome in ((self.plan, self.outcome), (self.dry_plan, self.dry_outcome)):
+            if plan is not None and outcome is not None and outcome.dry_run == dry_run:
+                yield plan, outcome
 
     @property
     def moved_bytes(self) -> int:

@@ -177,20 +177,24 @@ class Mover:
         """Take bytes that moved otherwise (pageout, drains) from the budget."""
         self._bucket.spend(moved_bytes)
 
-    def apply(self, plan: Plan, now_s: float | None = None) -> MoveOutcome:
+    def apply(
+        self, plan: Plan, now_s: float | None = None, *, dry_run: bool = False
+    ) -> MoveOutcome:
         """Apply the plan phase by phase, as far as the budget goes.
 
         ``now_s`` is the time of the budget and of the backoff, by default the mover's own clock.
+        In a ``dry_run``, as in that of the settings, nothing moves.
         """
+        dry_run |= self.settings.dry_run
         begun_s = self._clock()
         now_s = begun_s if now_s is None else now_s
         calls_before = self._engine.calls
         progress = PlanProgress(plan)
         progress.drop_duplicates()
-        check_sources(self._engine, progress, every_row=self.settings.dry_run)
+        check_sources(self._engine, progress, every_row=dry_run)
         self._exclude(progress, now_s)
         progress.defer(self._bucket.available_bytes(now_s))
-        if self.settings.dry_run:
+        if dry_run:
             for part in progress.parts:
                 rows = part.pending
                 part.status[rows] = MoveStatus.WOULD_MOVE
@@ -202,7 +206,7 @@ class Mover:
         outcome = progress.outcome(
             calls=self._engine.calls - calls_before,
             seconds=self._clock() - begun_s,
-            dry_run=self.settings.dry_run,
+            dry_run=dry_run,
         )
         if not outcome.dry_run:
             self._bucket.spend(outcome.moved_bytes)

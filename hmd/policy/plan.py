@@ -30,7 +30,7 @@ class Plan:
     (1, or 512 for a huge page); nodes are node ids. ``phase`` never falls from one move to the
     next: demotions that make room are in an earlier phase than the promotions that need it, and
     the moves of one phase may be made in any order. The mover defers the last rows where its
-    budget ends.
+    budget ends. The first ``requested`` moves are administrators' requests.
     """
 
     processes: tuple[ProcessId, ...]
@@ -41,6 +41,7 @@ class Plan:
     to_node: npt.NDArray[np.int16]
     heat: npt.NDArray[np.float32]
     phase: npt.NDArray[np.int32]
+    requested: int = 0
 
     def __len__(self) -> int:
         """Return the number of moves."""

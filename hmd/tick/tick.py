@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from hmd.base.units import HUGE_PAGE_BYTES
 from hmd.heat.table import HeatTable
@@ -34,6 +35,7 @@ from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import STUCK, MoveOutcome, Mover, MoveStatus, Pageout
 from hmd.policy.admin import (
     AdminState,
+    machine_after,
     movable_pages,
     node_mask,
     plan_admin_moves,
@@ -143,12 +145,14 @@ class Machine:
 class Tracked:
     """The processes that sampler and heat table track, in their order, with the target of each.
 
-    ``fast_limits`` are what targets may have of the fastest tier.
+    ``fast_limits`` are what targets may have of the fastest tier. ``dry`` says which processes are
+    in a dry run while others are not, shape ``(processes,)``; None: none is.
     """
 
     processes: tuple[ProcessId, ...] = ()
     targets: tuple[str, ...] = ()
     fast_limits: FastLimits | None = None
+    dry: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +189,8 @@ class TickState:
 
     All but ``memory``, the nodes' memory at the last tick, are tables that ticks update in place:
     heat, residency, the policy's memory, budget and back-off of moves, the administrators' pause,
-    drains and pins, and what was learned of processes and of the duration of moves.
+    drains and pins, and what was learned of processes and of the duration of moves. ``dry_policy``
+    plans for the targets that are in a dry run while others are not.
     """
 
     heat: HeatTable
@@ -193,6 +198,7 @@ class TickState:
     policy: Policy
     mover: Mover
     pageout: Pageout
+    dry_policy: Policy | None = None
     admin: AdminState = field(default_factory=AdminState)
     readings: ProcessReadings = field(default_factory=ProcessReadings)
     cpu_use: CpuUse = field(default_factory=CpuUse)
@@ -238,7 +244,16 @@ def tick(
             Stage.DECIDE, lambda: decide(state, inputs, limits, may_plan=bool(planned)), plan
         )
 
+    dry_plan = None
+    if planned and memory is not None and tracked.dry is not None:
+        dry_plan = run(Stage.DECIDE, lambda: decide_dry(state, inputs, limits, plan), None)
+
     outcome = run(Stage.MIGRATE, lambda: migrate(state, inputs, plan), None)
+    dry_outcome = None
+    if dry_plan is not None:
+        dry_outcome = run(
+            Stage.MIGRATE, lambda: migrate(state, inputs, dry_plan, dry_run=True), None
+        )
     if Stage.DECIDE not in runner.failed:
         run(Stage.MIGRATE, lambda: record_admin_progress(state, inputs, plan, outcome), None)
     paged_out_bytes = 0
@@ -260,6 +275,8 @@ def tick(
         heat_changes=heat.stats.changes - changes,
         stage_s=dict(runner.seconds),
         failed=frozenset(runner.failed),
+        dry_plan=dry_plan,
+        dry_outcome=dry_outcome,
     )
     return state, record
 
@@ -282,21 +299,11 @@ def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan
     state.cpu_use.add_readings(tracked.processes, readings, now_s)
     if not may_plan:
         return Plan.empty(heat.processes)
-    machine = MachineView(
-        topology=inputs.machine.topology,
-        memory=state.memory,
-        now_s=now_s,
-        tick_s=limits.tick_s,
-        budget_bytes=state.mover.plan_bytes(now_s),
-        limits=tracked.fast_limits,
-        counted=inputs.machine.sampler.capabilities.counts_accesses,
-        allocation_bytes=state.allocations.expected_bytes,
-        cpus=state.cpu_use.max_cpus(heat.processes),
-        move_delay_s=state.move_delay.mean_s,
-    )
-    pinned = state.admin.pinned_mask(heat.processes, tracked.targets)
+    machine = machine_view(state, inputs, limits)
     requested, machine = plan_admin_moves(state.admin, heat, machine, tracked.targets, POLICY_ROWS)
-    unmovable = pinned | state.cpuset_backoff.waiting_mask(heat.processes, now_s)
+    unmovable = unmovable_mask(state, inputs)
+    if tracked.dry is not None:
+        unmovable |= tracked.dry
     pages = heat.view(machine.topology, unmovable, POLICY_ROWS)
     plan = state.policy.plan(pages, machine)
     if limits.min_gain > 0 and tracked.fast_limits is None:
@@ -304,17 +311,61 @@ def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan
         promoted = float((plan.heat[up].astype(np.float64) * plan.pages[up]).sum())
         if up.any() and promoted < limits.min_gain * float(pages.accesses.sum()):
             plan = Plan.empty(pages.processes)
-    return Plan.joined((requested, plan))
+    return replace(Plan.joined((requested, plan)), requested=len(requested))
 
 
-def migrate(state: TickState, inputs: TickInputs, plan: Plan) -> MoveOutcome | None:
-    """Apply a plan, and record in the heat table where its pages are now; None without moves."""
+def machine_view(state: TickState, inputs: TickInputs, limits: TickLimits) -> MachineView:
+    """Return what a policy may know of the machine at this tick."""
+    return MachineView(
+        topology=inputs.machine.topology,
+        memory=state.memory,
+        now_s=inputs.now_s,
+        tick_s=limits.tick_s,
+        budget_bytes=state.mover.plan_bytes(inputs.now_s),
+        limits=inputs.tracked.fast_limits,
+        counted=inputs.machine.sampler.capabilities.counts_accesses,
+        allocation_bytes=state.allocations.expected_bytes,
+        cpus=state.cpu_use.max_cpus(state.heat.processes),
+        move_delay_s=state.move_delay.mean_s,
+    )
+
+
+def unmovable_mask(state: TickState, inputs: TickInputs) -> npt.NDArray[np.bool_]:
+    """Return which processes' pages no policy may move now, shape ``(processes,)``."""
+    processes = state.heat.processes
+    pinned = state.admin.pinned_mask(processes, inputs.tracked.targets)
+    return pinned | state.cpuset_backoff.waiting_mask(processes, inputs.now_s)
+
+
+def decide_dry(state: TickState, inputs: TickInputs, limits: TickLimits, plan: Plan) -> Plan | None:
+    """Return what would move of the targets in a dry run, with the machine as ``plan`` leaves it.
+
+    The pages of the other targets stay. A second policy plans: policies have a memory.
+    """
+    dry, policy = inputs.tracked.dry, state.dry_policy
+    if dry is None or policy is None or not dry.any():
+        return None
+    machine = machine_after(machine_view(state, inputs, limits), plan)
+    machine = without_drained(machine, state.admin.drained)
+    unmovable = unmovable_mask(state, inputs) | ~dry
+    pages = state.heat.view(machine.topology, unmovable, POLICY_ROWS)
+    return policy.plan(pages, machine)
+
+
+def migrate(
+    state: TickState, inputs: TickInputs, plan: Plan, *, dry_run: bool = False
+) -> MoveOutcome | None:
+    """Apply a plan, and record in the heat table where its pages are now; None without moves.
+
+    In a ``dry_run`` nothing moves, whatever the mover's settings say.
+    """
     if not len(plan):
         return None
     clock = inputs.machine.clock
     begun_s = clock()
-    outcome = state.mover.apply(plan, inputs.now_s)
-    state.move_delay.record_moves(begun_s, clock())
+    outcome = state.mover.apply(plan, inputs.now_s, dry_run=dry_run)
+    if not dry_run:
+        state.move_delay.record_moves(begun_s, clock())
     state.heat.record_moves(plan, outcome.node, np.isin(outcome.status, STUCK))
     shared = np.unique(plan.process[outcome.status == MoveStatus.SHARED])
     state.sweep.record_refused_moves(plan.processes[slot] for slot in shared)
@@ -365,6 +416,8 @@ def page_out(state: TickState, inputs: TickInputs, limits: TickLimits) -> int:
     budget_bytes = state.mover.budget_bytes(now_s)
     machine = MachineView(inputs.machine.topology, (), now_s, limits.tick_s, budget_bytes)
     pinned = admin.pinned_mask(heat.processes, inputs.tracked.targets)
+    if inputs.tracked.dry is not None:
+        pinned |= inputs.tracked.dry
     machine = without_drained(machine, admin.drained)
     slowest = machine.topology.tiers[-1] if machine.topology.tiers else ()
     leaves = ~pinned[:, None] & node_mask(inputs.machine.topology, slowest)

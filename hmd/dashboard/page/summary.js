@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Facts about the daemon, notices and key figures.
 import { $, el } from "./elements.js";
-import { PAGE_BYTES, age, bytes, clock, count, rate, share } from "./units.js";
+import { PAGE_BYTES, age, bytes, clock, count, rate, seconds, share } from "./units.js";
 
 export function showFacts(status) {
   const facts = [
@@ -22,6 +22,11 @@ export function showNotices(state) {
     const { lost, samples, dropped } = status.sampler, taken = lost + samples + dropped;
     const failed = Object.entries(status.stage_failures).filter(([, n]) => n);
     if (status.dry_run) notices.push("Dry run: no pages are moved.");
+    for (const { name, dry_run, would } of status.targets)
+      if (dry_run && would.seconds)
+        notices.push(`Dry run of ${name} for ${age(would.seconds)}: would have moved ${bytes(would.promoted_bytes)} up and ${bytes(would.demoted_bytes)} down, and saved ${seconds(would.saved_s - would.lost_s)} of waiting for memory.`);
+    if (status.control.restored) notices.push(`Restored at the start: ${status.control.restored}.`);
+    if (status.control.not_restored) notices.push(`Not restored at the start: ${status.control.not_restored}`);
     if (status.tiers.length < 2) notices.push("Only one memory tier: pages cannot be moved (hmd topology).");
     if (status.sampler.name === "faults") notices.push("No PMU: page faults replace access samples, which is less precise (hmd doctor).");
     if (!status.reload.successful) notices.push(`The last reload failed, the previous settings are in force: ${status.reload.error}`);
@@ -41,6 +46,7 @@ export function showKeys(state) {
     ["Fast share", share(now), "of accesses, tier 0"],
     ["Promoted", bytes(moves.promoted_bytes), `${rate(series.promoted_bytes_per_s.at(-1) ?? null)} now`],
     ["Demoted", bytes(moves.demoted_bytes), `${rate(series.demoted_bytes_per_s.at(-1) ?? null)} now`],
+    ["Saved", seconds(status.savings.realised_saved_s - status.savings.realised_lost_s), "of waiting for memory"],
     ["Not moved", bytes(moves.failed_pages * PAGE_BYTES), `of ${bytes(moves.planned_pages * PAGE_BYTES)} planned`],
     ["Samples", count(status.sampler.samples), `${count(status.sampler.lost)} lost`],
     ["The daemon itself", `${((status.cpu_s / Math.max(status.uptime_s, 1)) * 100).toFixed(1)} % CPU`, bytes(status.resident_bytes)],

@@ -67,6 +67,17 @@ def as_nobody(daemon: Daemon, command: str, **arguments: Any) -> dict[str, Any]:
     return answer
 
 
+def run_hmd(*words: str) -> subprocess.CompletedProcess[str]:
+    """Return what a command line of hmd prints, and how it ends."""
+    return subprocess.run(
+        [sys.executable, "-m", "hmd", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
 def control(daemon: Daemon) -> dict[str, Any]:
     """Return the admin state of the status, without the number of requests."""
     found: dict[str, Any] = daemon.status()["control"]
@@ -77,7 +88,8 @@ def control(daemon: Daemon) -> dict[str, Any]:
 def test_pause_and_resume_change_state_once(daemon: Daemon) -> None:
     assert send_admin_request(daemon.socket, "pause")["done"].startswith("paused")
     assert control(daemon)["paused"]
-    assert send_admin_request(daemon.socket, "pause")["done"] == "was paused already"
+    again = send_admin_request(daemon.socket, "pause")["done"]
+    assert again == "was paused already; ends with the daemon, which has no state_dir"
     ticks, samples = (daemon.status()[key] for key in ("ticks", "sampler"))
     wait_for(lambda: daemon.status()["ticks"] > ticks + 3, "ticks while paused")
     wait_for(lambda: daemon.status()["sampler"]["samples"] > samples["samples"], "samples")
@@ -124,10 +136,10 @@ def test_admin_state_survives_reload(daemon: Daemon, faulter: subprocess.Popen[b
 
 
 def test_admin_state_outlives_restart_and_kill(
-    tmp_path: Path, faulter: subprocess.Popen[bytes]
+    new_daemon: Daemon, tmp_path: Path, faulter: subprocess.Popen[bytes]
 ) -> None:
     """What is in force comes back for the same process, and only that; what is damaged is named."""
-    daemon = Daemon(tmp_path)
+    daemon = new_daemon
     state = tmp_path / "state"
     state.mkdir()
     daemon.configure(f"[{{name: faulter, pid: {faulter.pid}}}]", f"state_dir: {state}\n")
@@ -168,7 +180,30 @@ def test_admin_state_outlives_restart_and_kill(
     assert damaged in daemon.log.read_text()
     assert daemon.metric("hmd_admin_state_lost") == 1
     assert (state / "admin.json.damaged").exists()
-    daemon.kill()
+    assert daemon.process is not None
+
+    # The history has all of it, and the minute that SIGTERM cut off.
+    report = run_hmd("report", "--socket", str(daemon.socket))
+    assert (report.returncode, report.stdout) == (Exit.FAILURE, "")
+    assert "nothing is recorded of this time yet" in report.stderr
+    slow = run_hmd("explain", "--slow", "faulter", "--socket", str(daemon.socket))
+    assert "the history has too little of 'faulter'" in slow.stderr
+    wait_for(lambda: daemon.status()["ticks"] > 3, "ticks")
+    daemon.signal(signal.SIGTERM)
+    assert daemon.process.wait(timeout=60) == 0
+    found = json.loads(run_hmd("report", "--file", str(state / "history.hmd"), "--json").stdout)
+    done = [event["text"] for event in found["events"]]
+    assert "hmd pause: paused: no page moves until hmd resume" in done
+    assert any(text.startswith("hmd 0.1.0 started; paused, policy age") for text in done)
+    assert done[-1] == "stopped"
+    assert found["targets"]["faulter"]["processes"] == pytest.approx(1, abs=0.7)
+    assert 0 < found["whole"]["cpu_s"] < 60
+    lines = run_hmd("report", "--file", str(state / "history.hmd"), "faulter").stdout
+    assert "hmd moved nothing" in lines
+    assert "uid 0: hmd pin: " in lines
+    assert (
+        run_hmd("report", "--file", str(state / "history.hmd"), "nobody").returncode == Exit.TARGET
+    )
 
 
 def test_pin_of_ended_process_is_removed(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
@@ -313,13 +348,7 @@ def test_request_of_exited_process_is_refused(daemon: Daemon) -> None:
 
 def test_command_line_sends_requests(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
     def hmd(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "hmd", *words, "--socket", str(daemon.socket)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        return run_hmd(*words, "--socket", str(daemon.socket))
 
     paused = "paused: no page moves until hmd resume"
     unkept = "ends with the daemon, which has no state_dir"

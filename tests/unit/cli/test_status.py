@@ -182,6 +182,22 @@ def test_summary_problems_listed() -> None:
         assert part in text
 
 
+def test_summary_of_dry_run_names_planned_moves_and_saving() -> None:
+    status = deepcopy(STATUS)
+    would = {"seconds": 7200.0, "promoted_bytes": 3 << 30, "demoted_bytes": 2 << 30}
+    status["targets"][0] |= {"dry_run": True, "would": {**would, "saved_s": 50.0, "lost_s": 2.0}}
+    flow = {"target": "redis", "from_node": 1, "to_node": 0, "planned_pages": 512, "heat": 12.3}
+    status["rounds"] = [{"dry_run": True, "flows": [flow]}, {"dry_run": False, "flows": []}]
+    text = "\n".join(summary(status))
+    assert (
+        "dry run of redis for 2:00:00: would have moved 3.0 GiB up, 2.0 GiB down, and saved 48 s of"
+        " waiting for memory (24 s per hour)" in text
+    )
+    assert "planned now: redis 2.0 MiB from node 1 to node 0, 12.3 accesses" in text
+    status["targets"][0]["dry_run"] = False
+    assert "planned now" not in "\n".join(summary(status))
+
+
 def test_top_once_prints_table_or_json(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--once", "--socket", str(daemon)]) == 0
     assert "[bold]redis" in capsys.readouterr().out

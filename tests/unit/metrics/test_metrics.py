@@ -136,7 +136,7 @@ def test_metric_labels_never_name_a_process(every_family: list[Metric]) -> None:
     labels = {name for f in every_family for sample in f.samples for name in sample.labels}
     assert labels <= {
         *("version", "policy", "stage", "item", "sampler", "target", "tier", "reason", "direction"),
-        *("heat_log2", "le", "work"),
+        *("heat_log2", "le", "work", "of"),
         *("numa_node", "from_numa_node", "to_numa_node", "from_tier", "to_tier"),
     }
 

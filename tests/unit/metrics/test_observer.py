@@ -16,6 +16,7 @@ from hmd.metrics.counters import OTHER, Counters
 from hmd.metrics.observer import ObservedConfig, Observer, ResidencyCounts
 from hmd.metrics.status import HEAT_LOG2, MAX_TARGETS, Durations, NodeFlow, Stage
 from hmd.metrics.tick_record import TickRecord
+from hmd.migrate.status import MoveStatus
 from tests.unit.metrics.conftest import BATCH, REDIS, QuietSampler, batch
 
 PAGE = 4096
@@ -111,6 +112,38 @@ def test_observer_dry_run_no_moved_bytes(observer: Observer, tick: TickRecord) -
     now = observer.observe(replace(tick, outcome=replace(tick.outcome, dry_run=True)), None)
     assert now.moves.promoted_bytes == now.targets[0].promoted_bytes == 0
     assert now.moves.planned_pages == 514
+
+
+def test_observer_dry_run_names_each_page_once_per_target(
+    topology: Topology, tick: TickRecord
+) -> None:
+    """Ticks that name the same pages: would-move pages do not grow, dry time does."""
+    setting = ObservedConfig(
+        "hmd.yaml", True, 1.0, 0.01, 0.01, "histogram", ("redis", "batch"), frozenset({"redis"})
+    )
+    observer = Observer(setting, topology, QuietSampler())
+    assert tick.outcome is not None
+    status = np.where(
+        tick.outcome.status == MoveStatus.MOVED, MoveStatus.WOULD_MOVE, MoveStatus.BUSY
+    )
+    dry = replace(tick, outcome=replace(tick.outcome, dry_run=True, status=status))
+    for _ in range(5):
+        now = observer.observe(dry, places())
+    redis, other = now.targets
+    assert (redis.dry_run, other.dry_run) == (True, False)
+    assert redis.would.promoted_bytes == 512 * PAGE
+    assert (other.would.demoted_bytes, other.would.promoted_bytes) == (PAGE, 0)
+    assert (redis.would.seconds, other.would.seconds) == (5.0, 0.0)
+    assert now.moves.would_move_pages == 513
+    assert redis.saved_s == now.savings.realised_saved_s == 0
+    assert redis.promoted_bytes == 0
+
+
+def test_observer_mean_latency_of_measured_loads(observer: Observer, tick: TickRecord) -> None:
+    latency = np.array([100, 0, 300, 0, 500, 0], np.uint32)
+    now = observer.observe(replace(tick, batch=replace(tick.batch, latency_ns=latency)), places())
+    assert [t.measured_loads for t in now.targets] == [2, 1]
+    assert [t.measured_s for t in now.targets] == pytest.approx([4e-7, 5e-7])
 
 
 def test_observer_resident_bytes_per_tier(observer: Observer, tick: TickRecord) -> None:

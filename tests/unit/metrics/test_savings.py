@@ -25,16 +25,17 @@ FAST_NS, SLOW_NS = 80, 280
 GAP_S = (SLOW_NS - FAST_NS) * 1e-9
 
 
+TOPOLOGY = Topology(
+    (
+        Node(0, (0,), 1 << 30, (10, 20), tier=0, read_latency_ns=FAST_NS),
+        Node(1, (), 1 << 30, (20, 10), tier=1, read_latency_ns=SLOW_NS),
+    )
+)
+
+
 @pytest.fixture
 def tracker() -> SavingsTracker:
-    return SavingsTracker(
-        Topology(
-            (
-                Node(0, (0,), 1 << 30, (10, 20), tier=0, read_latency_ns=FAST_NS),
-                Node(1, (), 1 << 30, (20, 10), tier=1, read_latency_ns=SLOW_NS),
-            )
-        )
-    )
+    return SavingsTracker(TOPOLOGY)
 
 
 def samples(*pages: int, process: int = 0, period: int = 10) -> AccessBatch:
@@ -218,3 +219,50 @@ def test_savings_neighbours_that_move_together_are_one_move(tracker: SavingsTrac
     tracker.add(tick(batch=samples(700, 5000)))
     assert tracker.savings.realised_saved_s == pytest.approx(10 * GAP_S)
     assert tracker.savings.predicted_saved_s == pytest.approx(pages * 5 * GAP_S)
+
+
+def would(*moves: tuple[int, int, int], batch: AccessBatch | None = None) -> TickRecord:
+    """A tick of a dry run that names these pages."""
+    record = tick(*moves, batch=batch, status=MoveStatus.WOULD_MOVE)
+    if record.outcome is None:
+        return record
+    pages = {(1, 0): int(record.plan.pages.sum())}
+    return replace(record, outcome=replace(record.outcome, moved=pages, dry_run=True))
+
+
+def test_dry_run_counts_each_page_once_and_saves_by_its_samples() -> None:
+    """The same plan tick after tick, as nothing moves; then a larger one, and one back."""
+    tracker = SavingsTracker(TOPOLOGY, dry_run=True)
+    first = tracker.add(would((100, 8, 0), (200, 1, 0)))
+    assert (first.new_up_pages.tolist(), first.new_down_pages.tolist()) == ([9], [0])
+    for _ in range(3):
+        again = tracker.add(would((100, 8, 0), (200, 1, 0), batch=samples(100, 107, 300)))
+        assert again.new_up_pages.tolist() == [0]
+        assert again.realised_saved_s == pytest.approx([2 * 10 * GAP_S])
+    more = tracker.add(would((92, 8, 0), (200, 1, 0), (300, 4, 1)))
+    assert (more.new_up_pages.tolist(), more.new_down_pages.tolist()) == ([8], [4])
+    last = tracker.add(would(batch=samples(302, 96)))
+    assert last.realised_lost_s == pytest.approx([10 * GAP_S])
+    assert last.realised_saved_s == pytest.approx([10 * GAP_S])
+    assert tracker.savings.realised_saved_s == pytest.approx(7 * 10 * GAP_S)
+    # What was moved is not of a dry run.
+    assert tracker.add(tick((500, 1, 0))).new_up_pages.tolist() == [0]
+
+
+def test_dry_run_counts_pages_of_ended_process_anew() -> None:
+    tracker = SavingsTracker(TOPOLOGY, dry_run=True)
+    assert tracker.add(would((100, 8, 0))).new_up_pages.sum() == 8
+    tracker.add(tick(process=BATCH))
+    assert tracker.add(would((100, 8, 0))).new_up_pages.sum() == 8
+
+
+def test_savings_by_process_add_up(tracker: SavingsTracker) -> None:
+    both = replace(tick((100, 4, 0)), processes=(REDIS, BATCH), targets=("t", "u"))
+    assert both.outcome is not None
+    plan = replace(both.plan, processes=(BATCH,))
+    tracker.add(both)
+    tracker.add(replace(both, plan=plan))
+    drawn = samples(100, 101, 103, process=0)
+    added = tracker.add(replace(both, batch=drawn, plan=Plan.empty(), outcome=None))
+    assert added.realised_saved_s == pytest.approx([30 * GAP_S, 0])
+    assert (added.predicted_saved_s > 0).all()

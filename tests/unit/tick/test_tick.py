@@ -19,14 +19,16 @@ from hmd.linux.procfs import ProcessId
 from hmd.linux.resident_pages import PageSharing
 from hmd.metrics.status import Stage
 from hmd.metrics.tick_record import TickRecord
+from hmd.migrate.status import MoveStatus
 from hmd.policy.admin import Pin
+from hmd.policy.builtin.histogram import Histogram, HistogramSettings
 from hmd.policy.plan import MachineView, Plan, Policy
 from hmd.residency.memory_reader import ModelledMemory
 from hmd.residency.sweep import StepLimit
 from hmd.sample.access_batch import AccessBatch
 from hmd.tick.stage_runner import StageRunner
-from hmd.tick.tick import TickLimits
-from tests.unit.tick.conftest import PAGES
+from hmd.tick.tick import TickLimits, Tracked, decide, decide_dry
+from tests.unit.tick.conftest import FAST, PAGES
 
 Column = npt.NDArray[np.generic]
 
@@ -102,7 +104,7 @@ def test_sampler_fails_other_stages_run(
 def test_mover_fails_the_plan_is_recorded_without_an_outcome(
     synthetic: SyntheticRun, tick: Tick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(plan: Plan, now_s: float) -> None:
+    def fail(plan: Plan, now_s: float, *, dry_run: bool) -> None:
         raise OSError("no capability")
 
     monkeypatch.setattr(synthetic.ticks.state.mover, "apply", fail)
@@ -237,3 +239,56 @@ def test_tick_in_calm_times_promotions_of_too_few_accesses_wait(
     assert (record.moved_bytes > 0) == moves
     assert (len(record.plan) > 0) == moves
     assert record.planned
+
+
+def dry(synthetic: SyntheticRun, *, mask: list[bool]) -> None:
+    """Put processes into a dry run of their own, with a policy for them."""
+    ticks, policy = synthetic.ticks, Histogram(HistogramSettings(headroom=0.0, headroom_min=0))
+    ticks.state = replace(ticks.state, dry_policy=policy)
+    tracked = replace(ticks.inputs.tracked, dry=np.array(mask))
+    ticks.inputs = replace(ticks.inputs, tracked=tracked)
+
+
+def test_target_in_dry_run_is_planned_for_and_stays(synthetic: SyntheticRun, tick: Tick) -> None:
+    before = synthetic.node.copy()
+    dry(synthetic, mask=[True])
+    record = tick(1.0)
+    assert (len(record.plan), record.outcome) == (0, None)
+    assert record.dry_plan is not None
+    assert record.dry_outcome is not None
+    assert record.dry_outcome.dry_run
+    assert set(record.dry_outcome.status.tolist()) == {MoveStatus.WOULD_MOVE}
+    assert 0 < record.dry_plan.pages.sum() <= FAST
+    assert (synthetic.node == before).all()
+    assert [len(plan) for plan, _ in record.moves(dry_run=True)] == [len(record.dry_plan)]
+    assert not list(record.moves(dry_run=False))
+    # While hmd is paused, or may not plan, neither does the dry run.
+    synthetic.ticks.state.admin.paused = True
+    assert tick(2.0).dry_plan is None
+
+
+def test_targets_in_dry_run_and_others_are_planned_apart(synthetic: SyntheticRun) -> None:
+    """What would move of one target makes no room at the cost of another."""
+    other, heat = ProcessId(1001, 1), synthetic.heat
+    ticks = synthetic.ticks
+    heat.track_processes([PROCESS, other])
+    start = np.array([1 << 40], np.uint64)
+    heat.record_nodes(1, start, np.ones((1, 512), np.int8))
+    address = np.repeat(start + np.arange(64, dtype=np.uint64) * np.uint64(4096), 20)
+    ticks.inputs = replace(ticks.inputs, tracked=Tracked((PROCESS, other), ("synthetic", "other")))
+    dry(synthetic, mask=[False, True])
+    batches = (synthetic.read(), AccessBatch.of(address, process=1, period=synthetic.period))
+    heat.update(AccessBatch.concatenated(batches), 1.0)
+    memory = ticks.inputs.machine.node_memory(ticks.inputs.machine.topology, 0.0)
+    state, limits = replace(ticks.state, memory=memory), TickLimits(1.0)
+    plan = decide(state, ticks.inputs, limits, may_plan=True)
+    would = decide_dry(state, ticks.inputs, limits, plan)
+    assert set(plan.process.tolist()) == {0}
+    assert would is not None
+    assert set(would.process.tolist()) <= {1}
+    # The first plan fills the fast node; with room left, the other's pages would follow.
+    empty = Plan.empty(heat.processes)
+    alone = decide_dry(state, ticks.inputs, limits, empty)
+    assert alone is not None
+    assert set(alone.process.tolist()) == {1}
+    assert alone.pages.sum() > would.pages.sum()
