@@ -282,5 +282,5 @@ def written(root: Mapping, path: KeyPath) -> KeyPath:
 
 def shown(value: object) -> str:
     """Return a value for an error message: quoted if text, one line, at most 60 characters."""
-    text = repr(value)
+    text = repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -6,13 +6,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.base.errors import Exit
+from hmd.base.errors import Exit, UnreachableError
 from hmd.cli.arguments import add_socket, number
 from hmd.cli.main import build_parser
 from hmd.cli.output import plain
+from hmd.control.client import ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     from hmd.dashboard.http_server import JSON, Content, PageServer, page_contents
     from hmd.dashboard.poller import Poller
 
+    with suppress(UnreachableError):  # a daemon may start later; a permission does not come
+        ask(args.socket, "health")
     sweep = _sweep(args.traces)
     watch = Poller(args.socket, args.minutes * 60)
     contents: Mapping[str, Content] = {

@@ -138,8 +138,11 @@ def _print(explained: dict[str, Any]) -> None:
     ]
     columns = ("address", "size", "tier", "accesses/s", "samples", "saves µs/s", "repaid in s")
     print_table(columns, rows, right=columns[2:])
+    before = ""
     for page in explained["pages"]:
-        print(f"{page['address']:#x}: {page['why']}")
+        why = "the same" if page["why"] == before else page["why"]
+        before = page["why"]
+        print(f"{page['address']:#x}: {why}")
         if page["policy"]:
             figures = ", ".join(f"{name} {value:.3g}" for name, value in page["policy"].items())
             print(f"  policy: {figures}")
@@ -154,8 +157,11 @@ def _repaid(seconds: float | None) -> str:
 def _move(move: dict[str, Any]) -> str:
     way = "promoted" if move["promoted"] else "demoted"
     other = "demoted" if move["promoted"] else "promoted"
-    return (
-        f"{way} from node {move['from_node']} to {move['to_node']} {move['before_s']:g} s before "
-        f"the last move, at {move['rate']:.3g} accesses/s; {move['others']} pages of mean "
-        f"{move['others_rate']:.3g} were {other} in that tick"
+    line = (
+        f"{way} from node {move['from_node']} to {move['to_node']} {move['before_s']:g} s ago, "
+        f"at {move['rate']:.3g} accesses/s"
     )
+    if not move["others"]:
+        return line
+    mean = f"{move['others_rate']:.3g}"
+    return f"{line}; {move['others']} pages of mean {mean} were {other} in that tick"

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.json:
         return _stream(read, args.interval, args.once, _print_json)
-    if args.once or not sys.stdout.isatty():
+    if args.once or console().is_dumb_terminal or not sys.stdout.isatty():
         return _stream(read, args.interval, args.once, _print_screen)
     return _live(read, args.interval)
 

@@ -56,6 +56,8 @@ def _absolute(value: object) -> object:
 
 
 def _address(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(f"write ADDRESS:PORT, as in {DEFAULT_METRICS}, or off")
     if value == "off" or not isinstance(value, str):
         return value
     host, colon, port = value.rpartition(":")
@@ -76,10 +78,19 @@ AbsolutePath = Annotated[Path, BeforeValidator(_absolute), PlainSerializer(str, 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
+def _tiers(value: object) -> object:
+    if isinstance(value, list | tuple) and any(isinstance(tier, int) for tier in value):
+        raise ValueError("write a list of tiers, each a list of nodes, as in [[0], [1]]")
+    return value
+
+
 class MachineSection(ConfigSection):
     """Corrections of what the kernel reports about the machine."""
 
-    tiers: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = Field(
+    tiers: Annotated[
+        tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None,
+        BeforeValidator(_tiers, json_schema_input_type=list[list[int]] | None),
+    ] = Field(
         default=None,
         description="Node ids of each memory tier, fastest first, as in [[0], [1]]. Unset: as the"
         " kernel ranks them (memory tiers, HMAT, distances).",
@@ -286,6 +297,8 @@ class ObserveSection(ConfigSection):
 
 
 def _empty_list(value: object) -> object:
+    if isinstance(value, dict):
+        raise ValueError("write a list, each target as in '- {name: db, exe: redis-server}'")
     return () if value is None else value
 
 

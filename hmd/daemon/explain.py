@@ -86,15 +86,20 @@ def explain(
     more: list[dict[str, float]] = [{} for _ in rows]
     if isinstance(policy, ExplainingPolicy):
         more = policy.explain(pages, machine, rows)
-    now_s = max((move.now_s for move in journal.moves(process, 0, 1 << 63)), default=0.0)
-    found = []
+    drained, found = state.admin.drained, []
+    fastest = topology.tiers[0] if topology.tiers else ()
     for page, figures in zip(_describe(pages, machine, rows), more, strict=True):
+        if page["node"] in drained:
+            page["why"] = f"node {page['node']} is drained: it leaves soon (hmd undrain)"
+        elif page["tier"] > 0 and drained.issuperset(fastest):
+            nodes = format_ids(sorted(drained.intersection(fastest)))
+            page["why"] = f"the fastest tier is drained, node {nodes} (hmd undrain)"
         begin = page["address"]
         if bound := bindings.nodes_at(begin):
             kept = format_ids(bound)
             page["why"] = f"a memory policy binds it to node {kept} (MPOL_BIND); {page['why']}"
         moves = [
-            {**asdict(move), "before_s": round(now_s - move.now_s, 3)}
+            {**asdict(move), "before_s": round(inputs.now_s - move.now_s, 3)}
             for move in journal.moves(process, begin, begin + page["bytes"])
         ]
         found.append({**page, "policy": figures, "moves": moves})

@@ -247,24 +247,41 @@ def service_files(command: Path, shipped: Path) -> list[Path]:
 def list_untrusted(paths: Iterable[Path]) -> list[str]:
     """Return what users other than root may write: of the paths, below them, and on the way.
 
-    Links are followed. One line per file or folder, such as ``/home/u/venv (uid 1000)``.
+    Links are followed, those below the paths too, as are the folders that .pth files add to the
+    libraries (site, in Python's library). One line per file or folder, such as
+    ``/home/u/venv (uid 1000)``.
     """
     found: dict[Path, str] = {}
-    for path in paths:
-        on_the_way = [
-            place
-            for way in (path.absolute(), path.resolve())
-            for place in (*reversed(way.parents), way)
-        ]
-        below = (
-            Path(folder, name)
-            for folder, folders, files in os.walk(path)
-            for name in (*folders, *files)
-        )
-        for place in (*on_the_way, *below):
-            if place not in found and (reason := _reason(place)):
-                found[place] = f"{place} ({reason})"
+    waiting, walked = [Path(path) for path in paths], set[Path]()
+    while waiting:
+        path = waiting.pop(0)
+        for way in (path.absolute(), path.resolve()):
+            for place in (*reversed(way.parents), way):
+                _add_reason(found, place)
+        if path.resolve() in walked:
+            continue
+        walked.add(path.resolve())
+        for folder, folders, files in os.walk(path):
+            for name in (*folders, *files):
+                place = Path(folder, name)
+                _add_reason(found, place)
+                if place.is_symlink():
+                    waiting.append(place)
+                elif place.suffix == ".pth":
+                    waiting += _added_folders(place)
     return list(found.values())
+
+
+def _add_reason(found: dict[Path, str], place: Path) -> None:
+    if place not in found and (reason := _reason(place)):
+        found[place] = f"{place} ({reason})"
+
+
+def _added_folders(file: Path) -> list[Path]:
+    """Return the existing folders that a .pth file adds to the path of imports."""
+    lines = file.read_text("utf-8", "replace").splitlines()
+    folders = (file.parent / line.strip() for line in lines if line.strip())
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def refusal(places: list[str]) -> str:

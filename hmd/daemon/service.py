@@ -106,6 +106,7 @@ class Service:
         self._journal, self._ticks = MoveJournal(), TickWatch()
         self._stop = self._reload = False
         self._restored = self._not_restored = ""
+        self._stopped_by = "its last tick"
         with contextlib.ExitStack() as undo:
             self._wakeup = WakeupFd()
             undo.callback(self._wakeup.close)
@@ -153,7 +154,8 @@ class Service:
         ``MAX_LOST_TICKS`` in a row failed as a whole: a new process may do better.
         """
         with self._wakeup.on(SIGNALS, self._on_signal):
-            line = self._status_line()
+            stages = self.stages
+            line = f"{len(stages.config.targets)} targets, sampler {stages.sampler.name}"
             self._notifier.ready(line)
             self._log.info("ready: %s", line)
             due_s, done, lost = time.monotonic(), 0, 0
@@ -170,6 +172,7 @@ class Service:
                     due_s = max(min(due_s, now_s) + self.stages.budget.tick_s, now_s)
                     self._wait(due_s)
             self._notifier.stopping()
+            self._log.info("stopping after %s: pages stay where they are", self._stopped_by)
 
     def tick(self, now_s: float) -> TickRecord:
         """Run one tick with all that happens around it, in this order.
@@ -511,5 +514,6 @@ class Service:
         if number == signal.SIGHUP:
             self._reload = True
         else:
+            self._stopped_by = signal.Signals(number).name
             self._stop = True
             self.stages.state.mover.stop()

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.errors import UnreachableError
+from hmd.base.errors import HmdError
 from hmd.base.units import PAGE_BYTES
 from hmd.control.client import ask_bytes
 from hmd.control.status_json import read_heat_map, read_status, status_document
@@ -279,7 +279,7 @@ class Poller:
             if self._clock() >= self._heat_due_s:
                 self._poll_heat()
             self._error = ""
-        except UnreachableError as error:
+        except HmdError as error:  # no daemon, no permission any more, or no answer of one
             self._error = str(error)
         self._state = self._publish()
 

@@ -99,7 +99,10 @@ class PerfError(UnavailableError):
     """A perf call that failed; ``errno`` says how, for callers that can try something else."""
 
     def __init__(self, code: int, what: str) -> None:
-        super().__init__(f"{what}: {_advice(code)}")
+        advice = _advice(code)
+        if "page fault" in what:
+            advice = advice.removesuffix(": set sampler to faults")
+        super().__init__(f"{what}: {advice}")
         self.errno = code
         self.exit_code = unavailable_code(code)
 

@@ -32,7 +32,7 @@ from hmd.linux.procfs import PROC, ProcessId, identify, read_text
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.periods import PEBS_RECORD
 from hmd.sample.ring_sampler import RingSampler
-from hmd.sample.sampler import Sampler
+from hmd.sample.sampler import Sampler, SamplerStats
 
 ROUND_S: Final = 0.05
 """Time of a round of loads or stores at most."""
@@ -202,6 +202,7 @@ def prove(sampler: Sampler, proc: Path = PROC, *, modelled: bool = False) -> str
         sampler.track([])
         sampler.read()
         sampler.set_period(period)
+        sampler.stats = SamplerStats()  # those of the child are no program's
     if verdict.problem is not None:
         kind = TransientError if verdict.transient else MissingError
         raise kind(f"{sampler.detail} failed the self-test: {verdict.problem}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -198,3 +199,29 @@ def test_dashboard_with_invalid_arguments_is_a_usage_error(
         main(["dashboard", *words])
     assert left.value.code == Exit.USAGE
     assert message in capsys.readouterr().err
+
+
+def test_dashboard_without_permission_ends_with_one_line(tmp_path: Path) -> None:
+    """Else a page waits for ever for a daemon that does not answer this user."""
+    path = tmp_path / "hmd.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        path.chmod(0o600)
+        for folder in (tmp_path, *tmp_path.parents):
+            folder.chmod(folder.stat().st_mode | 0o011)
+        code = (
+            "import os, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+            "from hmd.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        )
+        words = ["dashboard", "--listen", "127.0.0.1:0", "--socket", str(path)]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == Exit.NOT_PERMITTED
+    assert done.stderr.count("\n") == 1
+    assert "permission denied" in done.stderr

@@ -22,7 +22,7 @@ def test_deb_installed_runs_and_purged_leaves_no_file(debian: Debian) -> None:
     debian.run("dpkg", "--force-unsafe-io", "--install", "/tmp/hmd.deb")
     check_installed_files(debian)
     check_command(debian)
-    assert "ready: 0 processes" in debian.run("hmd", "run", "--once")
+    assert "ready: 0 targets" in debian.run("hmd", "run", "--once")
     edited = debian.folder / "etc/hmd/hmd.yaml"
     edited.write_text(edited.read_text() + "# mine\n")
 

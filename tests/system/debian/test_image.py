@@ -76,7 +76,7 @@ def test_image_runs_hmd_as_entrypoint(image: tuple[Images, str]) -> None:
     assert config["ExposedPorts"] == {"9742/tcp": {}}
     run = ("run", "--isolation=chroot", "--cap-add=CAP_SYS_ADMIN", container, *config["Entrypoint"])
     assert images.run(*run, "--version").strip() == f"hmd {__version__}"
-    assert "ready: 0 processes" in images.run(*run, *config["Cmd"], "--once", log=True)
+    assert "ready: 0 targets" in images.run(*run, *config["Cmd"], "--once", log=True)
 
 
 def test_image_contains_no_build_files(image: tuple[Images, str]) -> None:

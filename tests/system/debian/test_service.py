@@ -137,6 +137,14 @@ def check_admin_requests_by_permission(machine: Booted) -> None:
     assert status(machine, lambda now: now["control"]["paused"])
     machine.run("hmd", "resume")
     assert not status(machine, follows)["control"]["paused"]
+    drop_in = machine.folder / "etc/hmd/hmd.d/broken.yaml"
+    drop_in.write_text("tick: soon\n")
+    machine.run("systemctl", "reload", "hmd", code=1)
+    assert status(machine, lambda now: not now["reload"]["successful"])
+    assert "last reload failed" in machine.show("StatusText")["StatusText"]
+    drop_in.unlink()
+    machine.run("systemctl", "reload", "hmd")
+    assert status(machine, lambda now: now["reload"]["successful"])
     said = machine.run("journalctl", "--unit", "hmd", "--output", "cat")
     assert f"uid {OWNER}" in said
 

@@ -14,7 +14,7 @@ import pytest
 from hmd.base.errors import UnavailableError
 from hmd.sample.page_faults import open_faults
 from hmd.sample.pmu import open_pmu
-from hmd.sample.sampler import SampleSettings
+from hmd.sample.sampler import SamplerStats, SampleSettings
 from hmd.sample.selection import open_sampler
 from hmd.sample.self_test import prove
 from tests.fakes.software_pmu import CLOCK, FAULTS, MINOR_FAULTS, SoftwarePmu
@@ -23,6 +23,7 @@ from tests.fakes.software_pmu import CLOCK, FAULTS, MINOR_FAULTS, SoftwarePmu
 def test_page_faults_pass_the_self_test() -> None:
     sampler = open_faults(SampleSettings(period=7))
     assert prove(sampler) == "tested: 256 of 256 page faults"
+    assert sampler.stats == SamplerStats()  # no program's samples, and none of theirs was lost
     assert (sampler.period, len(sampler.read())) == (7, 0)
     sampler.close()
 

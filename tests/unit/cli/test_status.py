@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hmd.base.errors import Exit
 from hmd.cli.main import main
 from hmd.cli.output import format_bytes, format_count, format_share, print_table
-from hmd.cli.status_command import summary
+from hmd.cli.status_command import process_table, summary
 from hmd.cli.top_command import rates_between
 from hmd.control.status_socket import StatusSocket
 from hmd.metrics.heat_map import grid, pids
@@ -350,3 +351,42 @@ def test_format_count_and_share() -> None:
     assert format_count(1234567) == "1 234 567"
     assert format_share(0.5) == "50.0 %"
     assert format_count(None) == format_share(None) == "-"
+
+
+def test_top_on_a_dumb_terminal_prints_lines(daemon: Path) -> None:
+    """A screen that is drawn over and over shows nothing there."""
+    keys, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "hmd", "top", "--interval", "0.1", "--socket", str(daemon)],
+        stdin=terminal,
+        stdout=terminal,
+        env={**os.environ, "TERM": "dumb", "COLUMNS": "120"},
+    ) as process:
+        os.close(terminal)
+        seen = b""
+        while seen.count(b"fast share") < 2:
+            seen += os.read(keys, 65536)
+        process.kill()
+        os.close(keys)
+    assert b"\x1b" not in seen
+
+
+@pytest.mark.parametrize(("known", "shown"), [(0.18, "GiB (18% known)"), (0.99, "GiB")])
+def test_memory_that_is_not_known_page_by_page_is_marked(known: float, shown: str) -> None:
+    now = deepcopy(STATUS)
+    now["targets"][0]["known"] = known
+    screen = Console(width=200)
+    with screen.capture() as printed:
+        screen.print(process_table(now))
+    row = next(line for line in printed.get().splitlines() if line.startswith("redis"))
+    assert (shown in row, "known" in row) == (True, known < 0.95)
+
+
+def test_status_says_why_a_target_is_empty_and_what_is_compiled() -> None:
+    now = deepcopy(STATUS)
+    now["targets"][0]["empty_reason"] = "no process has exe 'x'"
+    now["compiling"] = "3 of 42 kernels"
+    name = now["targets"][0]["name"]
+    lines = summary(now)
+    assert f"target {name}: no process has exe 'x'" in lines
+    assert "compiling 3 of 42 kernels: no process is followed until then" in lines

@@ -192,6 +192,21 @@ MISTAKES = {
         "observe:\n  socket: /run/..\n",
         ["f:2: observe.socket: write the path of a file, not '/run/..'"],
     ),
+    "targets as a mapping": (
+        "targets:\n  db: {exe: redis}\n",
+        ["f:1: targets: write a list, each target as in '- {name: db, exe: redis-server}'"],
+    ),
+    "tiers that are not lists": (
+        "machine:\n  tiers: [0, 1]\n",
+        [
+            "f:2: machine.tiers: write a list of tiers, each a list of nodes, as in [[0], [1]],"
+            " not [0, 1]"
+        ],
+    ),
+    "a port alone": (
+        "observe:\n  metrics: 9742\n",
+        ["f:2: observe.metrics: write ADDRESS:PORT, as in 127.0.0.1:9742, or off, not 9742"],
+    ),
     "a socket whose path is too long": (
         f"observe:\n  socket: /run/{'a' * 103}\n",
         [

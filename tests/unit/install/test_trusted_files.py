@@ -80,3 +80,23 @@ def test_refusal_lists_a_few_and_counts_the_rest() -> None:
     line = refusal([f"/home/{name} (uid 1000)" for name in "abcde"])
     assert "/home/a (uid 1000), /home/b (uid 1000), /home/c (uid 1000) and 2 more; " in line
     assert "--accept-writable" in line
+
+
+def test_link_below_a_folder_and_its_target_found(venv: Path, tmp_path: Path) -> None:
+    others = tmp_path / "others/package"
+    others.mkdir(parents=True)
+    (others / "code.py").touch()
+    (others / "code.py").chmod(0o646)
+    (venv / "lib/package").symlink_to(others)
+    assert below(list_untrusted([venv / "lib"]), tmp_path) == [
+        "home/venv/lib/package/code.py (everyone may write)"
+    ]
+
+
+def test_folder_that_a_pth_file_adds_found(venv: Path, tmp_path: Path) -> None:
+    """Python imports from what .pth files name, wherever that is."""
+    added = tmp_path / "home/project"
+    added.mkdir()
+    added.chmod(0o777)
+    (venv / "lib/editable.pth").write_text(f"import sys\n{added}\n/no/such/folder\n")
+    assert below(list_untrusted([venv / "lib"]), tmp_path) == ["home/project (everyone may write)"]

@@ -293,3 +293,14 @@ def test_stop_left_behind_leaves_later_kdamond_of_another_program(
     with pytest.raises(MissingError, match="in use by another"):
         DamonClaim(kdamonds, note)
     assert damon_kernel.on()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_note_that_a_command_of_root_makes_belongs_to_the_service(
+    kdamonds: Kdamonds, note: Path
+) -> None:
+    """``hmd enable`` tries the samplers, and the service could not write root's note."""
+    note.parent.mkdir()
+    os.chown(note.parent, 4711, 4711)
+    DamonClaim(kdamonds, note).release()
+    assert (note.stat().st_uid, note.stat().st_gid) == (4711, 4711)

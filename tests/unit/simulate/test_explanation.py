@@ -166,3 +166,15 @@ def test_explain_bound_page_names_its_nodes(explained: Explained) -> None:
     )  # fmt: skip
     for page in found["pages"]:
         assert page["why"].startswith("a memory policy binds it to node 1 (MPOL_BIND); ")
+
+
+def test_explain_names_the_drain_that_keeps_a_page_away(explained: Explained) -> None:
+    state = explained.daemon.state
+    state.admin.drained |= {0}
+    try:
+        pages = explained.of()["pages"]
+    finally:
+        state.admin.drained -= {0}
+    why = {page["tier"]: page["why"] for page in pages}
+    assert why[0] == "node 0 is drained: it leaves soon (hmd undrain)"
+    assert why[1] == "the fastest tier is drained, node 0 (hmd undrain)"

@@ -80,6 +80,7 @@ def test_daemon_hanging_killed_by_watchdog_and_restarted(found: dict[str, Any]) 
 
 def test_reload_invalid_configuration_keeps_old_one(found: dict[str, Any]) -> None:
     broken, after = found["broken"], found["after_broken"]
+    assert found["broken_reload_code"] == 1  # which systemctl says, too
     assert broken["pid"] == after["pid"] == found["promoted"]["pid"]
     assert "'tick' is already set in line 1" in broken["reload"]["error"]
     assert found["broken_metrics"]["hmd_config_last_reload_successful"] == 0

@@ -203,7 +203,8 @@ def main() -> None:
         found["scraped"] = scraped.checked(prometheus, began_s) | {"metrics": metrics_text()}
 
     CONFIG_FILE.write_text(CONFIG + "tick: soon\n")
-    run("systemctl", "reload", "hmd")
+    reload = subprocess.run(("systemctl", "reload", "hmd"), check=False, capture_output=True)
+    found["broken_reload_code"] = reload.returncode
     found["broken"] = when(lambda s: not s["reload"]["successful"])
     found["broken_metrics"] = metrics()
     found["after_broken"] = when(lambda s: s["ticks"] > found["broken"]["ticks"] + 1)
