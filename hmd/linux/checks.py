@@ -416,7 +416,7 @@ def _probe_events() -> int:
     """Open an event of a CPU, as samplers do; return the errno where that is refused."""
     from hmd._native import lib
 
-    fd = int(lib.hmd_perf_open_tasks(min(os.sched_getaffinity(0))))
+    fd = int(lib.hmd_perf_open_log(min(os.sched_getaffinity(0)), 0))
     if fd >= 0:
         os.close(fd)
     return -min(fd, 0)

@@ -27,7 +27,7 @@ from hmd.base.units import PAGE_BYTES
 from hmd.linux.clock import ClockKind
 from hmd.linux.exit_watch import ProcessExit
 from hmd.linux.own_process import bind_memory, fix_addresses
-from hmd.linux.procfs import PROC, identify
+from hmd.linux.procfs import PROC, identify, read_live_stat
 from hmd.linux.topology import Topology, read_topology
 from hmd.sample.cpu_models import find_core, read_cpu_model
 from hmd.sample.ring_sampler import RingSampler
@@ -278,9 +278,14 @@ def _record(
     child: Launched | None = None,
 ) -> RecordResult:
     """Record until the end, or a signal that asks for it; releases the ``child``, if it is one."""
-    process = identify(pid)
+    process, seen = identify(pid), read_live_stat(pid)
     if process is None:
         raise TargetError(f"process {pid} has exited before it was recorded: name another")
+    if seen is not None and seen.process != process:
+        raise TargetError(
+            f"the first thread of process {pid} has ended, and its mappings cannot be read by that"
+            " id: record the program from its start (hmd record -- PROGRAM)"
+        )
     recorder = Recorder(process, sources, writer, request.settings)
     recorder.begin()
     began = sources.now()

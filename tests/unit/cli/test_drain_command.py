@@ -165,3 +165,13 @@ def test_drain_removed_node_reported(
     daemon.report(drain(there=False))
     assert hmd("drain", "1") == Exit.OK
     assert capsys.readouterr().out == "node 1 has been removed\n"
+
+
+def test_drain_of_memory_that_no_process_shows_is_not_done(
+    hmd: Callable[..., int], daemon: Daemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a process whose mappings cannot be read, the node's AnonPages alone tell."""
+    daemon.report(drain(use={**USE, "program_bytes": 65 << 20}, left={"busy": 256}))
+    assert hmd("drain", "1") == Exit.FAILURE
+    said = capsys.readouterr().out
+    assert "  64.0 MiB by the kernel's count, in no process that can be read\n" in said
