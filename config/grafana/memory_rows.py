@@ -76,6 +76,23 @@ TARGETS = [
         stack=True,
     ),
     Panel(
+        "Memory with 90 % of accesses",
+        "The hottest pages of each target that have nine tenths of its accesses.",
+        "bytes",
+        (Query('hmd_target_needed_bytes{T, share="0.9"}', "{{target}}"),),
+    ),
+    Panel(
+        "Runtime with other fast memory",
+        "Predicted runtime over that of now, with half and with twice the fast memory of now.",
+        "none",
+        (
+            Query(
+                'hmd_target_predicted_runtime_ratio{T, fast=~"0.5|2"}',
+                "{{target}}, {{fast}} times",
+            ),
+        ),
+    ),
+    Panel(
         "Accesses by target",
         "Sampled accesses times the period.",
         "suffix: /s",

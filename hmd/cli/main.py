@@ -72,6 +72,7 @@ GROUPS: Final[Mapping[str, tuple[CommandEntry, ...]]] = {
         CommandEntry("heatmap", "draw heat and tier of a process's memory over time"),
         CommandEntry("explain", "show why pages of a process are where they are"),
         CommandEntry("report", "show what hmd did in the last hour or week: worth it?"),
+        CommandEntry("advise", "show how much fast memory targets need, and who gains by more"),
         CommandEntry("dashboard", "serve a live page of the daemon's state to a browser"),
         CommandEntry("config", "check and show the configuration"),
         CommandEntry("policy", "list the policies and their settings; use another policy"),

@@ -45,6 +45,7 @@ from hmd.daemon.systemd import Notifier, WakeupFd, status_line
 from hmd.linux.hotplug import NodeWatch
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, format_ids
 from hmd.linux.topology import Topology, read_topology
+from hmd.metrics.demand import measure_demand
 from hmd.metrics.heat_history import HeatHistory
 from hmd.metrics.history import HistoryRecorder
 from hmd.metrics.move_journal import MoveJournal
@@ -468,6 +469,12 @@ class Service:
             self._counted_s = record.now_s
             drop_stale_pins(stages.admin, stages.proc)
             by_heat = heat_pages(heat, topology)
+            cpus = stages.state.cpu_use.max_cpus(record.processes)
+            if heat.processes == record.processes:
+                shares = {each.name: each.fast_share for each in self.observer.latest.targets}
+                self.observer.set_demand(
+                    measure_demand(heat, topology, record.targets, cpus, shares)
+                )
         self._publish_control()
         self.observer.set_compiling(self._kernels.progress)
         self.observer.set_demoting_nodes(self._page_cache_demoter.nodes)

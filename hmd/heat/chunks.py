@@ -28,6 +28,7 @@ from hmd.base.numba_kernels import (
     Bools,
     Float32Plane,
     Float32s,
+    Float64Plane,
     Float64s,
     Int8Plane,
     Int8s,
@@ -72,6 +73,8 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 #: and more, below twice that; the first and the last also count what lies beyond.
 HEAT_BINS: Final = 64
 COLDEST: Final = 24
+#: Bins of heat for the demand of groups: eight per doubling, from the same least rate on.
+DEMAND_BINS: Final = 8 * HEAT_BINS
 
 _MIN_CHUNKS: Final = 64
 _MAX_REQUESTS: Final = 1024
@@ -451,6 +454,52 @@ def count_heat(chunks: int, columns: ChunkColumns, rates: TableRates, bins: Int6
             node = node_of(columns.node[slot, i])
             if 0 <= node < len(bins):
                 bins[node, _heat_bin(rates.page_rate[slot, i])] += 1
+
+
+class DemandCounts(NamedTuple):
+    """What groups of processes access, by how hot its pages are.
+
+    ``pages`` and ``accesses`` per second, with priorities, have shape ``(groups, DEMAND_BINS)``,
+    the hottest pages in the last bin; ``node_pages`` and ``node_accesses`` are by node, shape
+    ``(groups, nodes)``.
+    """
+
+    pages: Int64Plane
+    accesses: Float64Plane
+    node_pages: Int64Plane
+    node_accesses: Float64Plane
+
+
+@inline
+def _add_demand(
+    counts: DemandCounts, group: int, node: np.int64, rate: np.float32, pages: np.int64
+) -> None:
+    eighth = int(np.float32(rate).view(np.int32) >> np.int32(20)) - (127 - COLDEST) * 8
+    at = min(max(eighth, 0), DEMAND_BINS - 1)
+    counts.pages[group, at] += pages
+    counts.accesses[group, at] += rate * pages
+    counts.node_pages[group, node] += pages
+    counts.node_accesses[group, node] += rate * pages
+
+
+@kernel
+def count_demand(
+    chunks: int, columns: ChunkColumns, rates: TableRates, group: Int32s, counts: DemandCounts
+) -> None:
+    """Add the pages of all processes to the counts of their ``group``, shape ``(processes,)``."""
+    nodes = counts.node_pages.shape[1]
+    for chunk in range(chunks):
+        slot, own = columns.page_slot[chunk], group[columns.process[chunk]]
+        if slot < 0 or columns.huge[chunk]:
+            node = node_of(columns.chunk_node[chunk] if slot < 0 else columns.node[slot, 0])
+            if 0 <= node < nodes:
+                present = np.int64(columns.resident[chunk])
+                _add_demand(counts, own, node, rates.chunk_rate[chunk], present)
+            continue
+        for i in range(CHUNK_PAGES):
+            node = node_of(columns.node[slot, i])
+            if 0 <= node < nodes:
+                _add_demand(counts, own, node, rates.page_rate[slot, i], np.int64(1))
 
 
 class Chunks:

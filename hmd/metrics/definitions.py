@@ -24,7 +24,9 @@ from prometheus_client.core import (
 from hmd.metrics.savings import RETURN_TICKS, WINDOW_TICKS
 from hmd.metrics.status import (
     DURATION_BOUNDS_S,
+    FAST_STEPS,
     HEAT_LOG2,
+    NEEDED_SHARES,
     DryRunStatus,
     Durations,
     NodeStatus,
@@ -183,6 +185,24 @@ def _moves_and_dry_run(
 def _fast_shares(now: Status) -> Values:
     shares = {(target.name,): target.fast_share for target in now.targets}
     return {labels: share for labels, share in shares.items() if share is not None}
+
+
+def _needed_bytes(now: Status) -> Values:
+    return {
+        (target.name, f"{share:g}"): size
+        for target in now.targets
+        if target.demand is not None
+        for share, size in zip(NEEDED_SHARES, target.demand.needed_bytes, strict=True)
+    }
+
+
+def _predicted_runtimes(now: Status) -> Values:
+    return {
+        (target.name, f"{step:g}"): runtime
+        for target in now.targets
+        if target.demand is not None
+        for step, runtime in zip(FAST_STEPS, target.demand.runtime, strict=False)
+    }
 
 
 def _heat(now: Status) -> Values:
@@ -630,6 +650,21 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
             "Share of a target's recent accesses that the fastest tier served.",
             _fast_shares,
             "target",
+        ),
+        gauge(
+            "hmd_target_needed_bytes",
+            "Memory that holds a share of a target's accesses: its hottest pages.",
+            _needed_bytes,
+            "target",
+            "share",
+        ),
+        gauge(
+            "hmd_target_predicted_runtime_ratio",
+            "Runtime of a target over that of now, with so many times its memory on the fastest "
+            "tier of now; if all accesses were loads that wait.",
+            _predicted_runtimes,
+            "target",
+            "fast",
         ),
         counter(
             "hmd_target_samples",

@@ -24,6 +24,7 @@ from hmd.heat.table import HeatTable
 from hmd.linux.procfs import PROC, ProcessId, read_stat
 from hmd.linux.topology import NodeMemory, Topology
 from hmd.metrics.counters import Counters
+from hmd.metrics.demand import TargetDemands
 from hmd.metrics.move_journal import RecentMoves
 from hmd.metrics.status import (
     HEAT_LOG2,
@@ -127,6 +128,7 @@ class Observer:
         self._demoting: frozenset[int] = frozenset()
         self._empty: Mapping[str, str] = {}
         self._compiling = ""
+        self._demand = TargetDemands()
         self.reconfigure(setting, topology, sampler)
 
     def reconfigure(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
@@ -162,6 +164,10 @@ class Observer:
     def set_empty_targets(self, reasons: Mapping[str, str]) -> None:
         """Set why targets have no processes, by name; the next status shows it."""
         self._empty = reasons
+
+    def set_demand(self, demand: TargetDemands) -> None:
+        """Set what fast memory is worth to targets; the next status shows it."""
+        self._demand = demand
 
     def set_cpu_budget(self, budget: BudgetStatus) -> None:
         """Publish what the CPU time went to, and what is in force to keep the quota."""
@@ -239,6 +245,7 @@ class Observer:
             targets=self._targets(resident),
             processes=self._processes(resident),
             compiling=self._compiling,
+            demand=self._demand.of_all,
         )
 
     def _nodes(self) -> tuple[NodeStatus, ...]:
@@ -326,6 +333,7 @@ class Observer:
                 empty_reason="" if count else self._empty.get(name, ""),
                 dry_run=name in counters.dry_targets,
                 would=would,
+                demand=self._demand.by_target.get(name) if count else None,
                 **figures,
             )
             for name, figures, count, would in rows

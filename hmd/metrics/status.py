@@ -45,6 +45,9 @@ HEAT_LOG2: Final = tuple(range(-8, 16))
 """Bins of heat: bin b begins at 2**b accesses per second and ends below twice that; the first and
 the last bin take the rest."""
 
+NEEDED_SHARES: Final = (0.9, 0.95, 0.99)
+FAST_STEPS: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+
 DURATION_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 Text = Annotated[str, Field(max_length=4096)]
@@ -289,6 +292,19 @@ class TickMoves:
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """What fast memory is worth, by the heat of all known pages; of a target, or of all.
+
+    ``needed_bytes`` hold the shares ``NEEDED_SHARES`` of all accesses. ``runtime`` is what the
+    runtime would be over that of now, with the hottest pages in ``FAST_STEPS`` times the fastest
+    tier's memory of now; empty where CPU time or the latency of a second tier is not known.
+    """
+
+    needed_bytes: Annotated[tuple[Count, ...], Field(max_length=len(NEEDED_SHARES))]
+    runtime: Annotated[tuple[Amount, ...], Field(max_length=len(FAST_STEPS))]
+
+
+@dataclass(frozen=True, slots=True)
 class AccessTotals:
     """Figures of a process or target; ``accesses`` by tier, the last of pages on no known node.
 
@@ -333,12 +349,16 @@ class DryRunStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStatus(AccessTotals):
-    """One target, with its number of processes, or why it has none; ``would``: its dry runs."""
+    """One target, with its number of processes, or why it has none; ``would``: its dry runs.
+
+    ``demand`` is None until its pages have been counted.
+    """
 
     process_count: Count
     empty_reason: Text = ""
     dry_run: bool = False
     would: DryRunStatus = DryRunStatus()
+    demand: Demand | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,6 +468,7 @@ class Status:
     targets: Annotated[tuple[TargetStatus, ...], Field(max_length=MAX_TARGETS + 1)]
     processes: Annotated[tuple[ProcessStatus, ...], Field(max_length=MAX_LISTED)]
     compiling: Text = ""
+    demand: Demand | None = None
 
     @property
     def at_s(self) -> float:

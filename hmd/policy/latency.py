@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 # Latency of a tier for which firmware has no figure, over the latency of the tier above.
 _UNKNOWN_TIER: Final = 2.0
-# No parallelism is higher: cores wait for 10 to 24 misses at a time.
-_MAX_PARALLELISM: Final = 16.0
+MAX_PARALLELISM: Final = 16.0
+"""No parallelism is higher: cores wait for 10 to 24 misses at a time."""
+
 _MIN_DIVISOR: Final = 1e-9
 # Latencies that differ by less count as equal.
 _EQUAL: Final = 0.1
@@ -99,7 +100,7 @@ def parallelism(pages: PageView, machine: MachineView) -> npt.NDArray[np.float64
     every = float(max(sum(len(each.cpus) for each in machine.topology.nodes), 1))
     cpus = np.full(len(waits), np.nan) if machine.cpus is None else machine.cpus
     cpus = np.where(np.isnan(cpus), every, cpus)
-    return np.clip(waiting_s / np.maximum(cpus, _MIN_DIVISOR), 1.0, _MAX_PARALLELISM)
+    return np.clip(waiting_s / np.maximum(cpus, _MIN_DIVISOR), 1.0, MAX_PARALLELISM)
 
 
 class BandwidthBalance:
