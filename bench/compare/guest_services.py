@@ -136,11 +136,13 @@ def running_damon(stage: Testbed, how: DamonSettings = WATCH) -> Iterator[None]:
 class Pace:
     """The daemon's tick in seconds of the guest's clock, and its sampling period in misses.
 
-    Without a period, ``sample.overhead`` sets it.
+    Without a period, ``sample.overhead`` sets it. ``kernel_mode``: accesses of the kernel are
+    sampled too.
     """
 
     tick_s: float
     period: int | None = None
+    kernel_mode: bool = True
 
 
 PACE = Pace(0.25)
@@ -165,7 +167,8 @@ def configuration(
 
 
 def _sampling(pace: Pace) -> dict[str, Any]:
-    return {"cpu_quota": "100%"} | ({"period": pace.period} if pace.period else {})
+    own = {"period": pace.period} if pace.period else {}
+    return {"cpu_quota": "100%"} | own | ({} if pace.kernel_mode else {"kernel_mode": False})
 
 
 def _policy_settings(policy: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,6 +188,8 @@ class DaemonProgress:
     samples: int
     period: int
     resident_bytes: int
+    records: int = 0
+    kernel_addresses: int = 0
 
 
 class GuestDaemon:
@@ -197,9 +202,14 @@ class GuestDaemon:
         self._written = configuration(policy, pace)
         self._config, self._log, self._job = config, log, job
 
-    def use(self, policy: str, settings: Mapping[str, Any] = NO_SETTINGS) -> None:
+    def use(
+        self,
+        policy: str,
+        settings: Mapping[str, Any] = NO_SETTINGS,
+        pace: Pace | None = None,
+    ) -> None:
         """Reload the daemon's configuration with this policy; HmdError where that fails."""
-        wanted = configuration(policy, self._pace, settings)
+        wanted = configuration(policy, pace or self._pace, settings)
         if wanted == self._written:
             return
         before = self.count_in_log(_RELOADED)
@@ -227,6 +237,8 @@ class GuestDaemon:
             samples=sampler["samples"],
             period=sampler["period"],
             resident_bytes=status["resident_bytes"],
+            records=sampler["records"],
+            kernel_addresses=sampler["kernel_addresses"],
         )
 
     @contextmanager

@@ -221,6 +221,12 @@ class SampleSection(ConfigSection):
         " latency (Intel).",
     )
     stores: bool = Field(default=True, description="Also sample stores.")
+    kernel_mode: bool = Field(
+        default=True,
+        description="Also sample what the kernel accesses for programs, as it copies in read(2),"
+        " write(2), send(2) and recv(2), where the kernel permits that. Samples of its own memory"
+        " are dropped, though their records cost as much.",
+    )
 
 
 class HeatSection(ConfigSection):

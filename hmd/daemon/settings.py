@@ -120,6 +120,7 @@ def sample_settings(config: Config) -> SampleSettings:
         loads=sample.loads,
         ldlat_cycles=sample.ldlat,
         stores=sample.stores,
+        kernel_mode=sample.kernel_mode,
     )
 
 

@@ -62,7 +62,7 @@ _HEADER = np.dtype(
         ("selection", "<u4"),
         ("awake_ps", "<u8"),
         ("tag_interval", "<u4"),
-        ("pad2", "<u4"),
+        ("kernel_mode", "<u4"),
         ("pad3", "<u8", (4,)),
         ("clock_ps", "<u8"),
     ]
@@ -289,14 +289,16 @@ class SharedMemory:
         prefetched_period: int = 0,
         *,
         each_interrupts: bool = False,
+        kernel_mode: bool = False,
     ) -> None:
         """Sample one in N load misses and one in N stores (0: none), loads from ``ldlat_ns`` on.
 
         A second counter of the same loads samples one in ``pair_period``; another samples one in
         ``prefetched_period`` loads of lines that the prefetcher brought. ``each_interrupts``:
         the kernel takes an interrupt for each sample, as for samples with timestamps, instead of
-        one for a full buffer.
+        one for a full buffer. ``kernel_mode``: accesses of the kernel are counted and sampled, too.
         """
+        self._header["kernel_mode"][0] = int(kernel_mode)
         self._header["each_interrupts"][0] = int(each_interrupts)
         self._header["load_period"][0] = load_period
         self._header["store_period"][0] = store_period

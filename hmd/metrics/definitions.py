@@ -452,6 +452,12 @@ SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
             unit="samples",
         ),
         counter(
+            "hmd_samples_kernel",
+            "Those of the kernel's own memory among them, which sample.kernel_mode costs.",
+            lambda now: now.sampler.kernel_addresses,
+            unit="samples",
+        ),
+        counter(
             "hmd_sampler_corrupt_records",
             "Records from the kernel that could not be parsed.",
             lambda now: now.sampler.corrupt,

@@ -275,6 +275,7 @@ class Observer:
             corrupt=stats.corrupt,
             records=stats.records,
             running_share=stats.running_share,
+            kernel_addresses=stats.kernel_addresses,
         )
 
     def _stage(self, stage: Stage) -> StageStatus:

@@ -168,6 +168,7 @@ class SamplerStatus:
     corrupt: Count
     records: Count
     running_share: Amount
+    kernel_addresses: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,16 +251,32 @@ append_row(const uint64_t *record, struct field_positions at, uint8_t kind,
 	columns->physical[row] = at.physical ? record[at.physical] : 0;
 }
 
-/* A sample: appended, or counted as of no use; 1 where the columns have no room for it. */
+/* The kernel's half of the address space; what it accesses for a program lies in the other. */
+static int is_kernel_address(uint64_t address)
+{
+	return address >> 63;
+}
+
+/*
+ * A sample: appended, or counted as of no use, unless `all` of the host are wanted; 1 where the
+ * columns have no room for it.
+ */
 static inline __attribute__((always_inline)) int
 take_sample(const uint64_t *record, uint16_t misc, struct field_positions at, uint8_t kind,
-	    int cached_too, struct hmd_ring_columns *columns, struct hmd_ring_counts *counts)
+	    int all, struct hmd_ring_columns *columns, struct hmd_ring_counts *counts)
 {
 	if (is_guest(misc)) {
 		counts->guest++;
 		return 0;
 	}
-	if (!cached_too && at.data_src && is_cached(record[at.data_src])) {
+	if (!all && at.address && is_kernel_address(record[at.address])) {
+		if (sample_kind(at.data_src ? record[at.data_src] : 0, kind) == HMD_KIND_STORE)
+			counts->kernel_stores++;
+		else
+			counts->kernel_loads++;
+		return 0;
+	}
+	if (!all && at.data_src && is_cached(record[at.data_src])) {
 		if (sample_kind(record[at.data_src], kind) == HMD_KIND_STORE)
 			counts->cached_stores++;
 		else
@@ -486,7 +502,7 @@ size_t hmd_ring_keep(struct hmd_ring_columns *columns, int32_t *process, uint64_
 		if (process[row] < 0)
 			continue;
 		if (!address || address >= end) {
-			*(address ? &columns->kernel_addresses : &columns->without_address) += 1;
+			columns->without_address += !address;
 			continue;
 		}
 		if (kept != row) {

@@ -45,8 +45,8 @@ struct hmd_ring_columns {
 	uint16_t *cpu;
 	uint8_t *kind, *level; /* level: NULL where nobody asks */
 	size_t capacity, count;
-	/* Rows of a known process that hmd_ring_keep() dropped for their address, in all. */
-	uint64_t without_address, kernel_addresses;
+	/* Rows of a known process that hmd_ring_keep() dropped because they have no address, in all. */
+	uint64_t without_address;
 };
 
 struct hmd_ring_counts {
@@ -55,6 +55,7 @@ struct hmd_ring_counts {
 	uint64_t corrupt; /* records that could not be read, and rings discarded */
 	/* Samples that are not in the columns: of accesses that hit the first-level cache, ... */
 	uint64_t cached_stores, cached_loads;
+	uint64_t kernel_stores, kernel_loads; /* ... of addresses of the kernel, cached or not, ... */
 	uint64_t guest; /* ... and of guests of virtual machines, whose addresses are their own */
 };
 
@@ -109,7 +110,7 @@ void hmd_records_split(const void *data, size_t bytes, size_t id_word,
 
 /*
  * Reads `count` listed records as a ring's, samples with fields of any size: those of one event.
- * What a cache answered is among them; samples of guests are not.
+ * What a cache answered and the kernel's addresses are among them; samples of guests are not.
  */
 void hmd_records_read(const struct hmd_sample_format *format, uint8_t kind, const void *data,
 		      const uint32_t *offset, size_t count, struct hmd_ring_columns *columns,
@@ -127,7 +128,7 @@ size_t hmd_ring_distinct(const uint32_t *column, size_t rows, uint32_t *values, 
 
 /*
  * Keeps the rows of a known process (0 or above) with an address above 0 and below `end`, in order,
- * in the columns and in `process`. Returns their number. Other rows of a known process are counted.
+ * in the columns and in `process`. Returns their number.
  */
 size_t hmd_ring_keep(struct hmd_ring_columns *columns, int32_t *process, uint64_t end);
 

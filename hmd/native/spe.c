@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 int hmd_spe_open(uint32_t type, uint64_t config, uint64_t config1, uint64_t config2,
-		 uint64_t interval, uint32_t watermark, int cpu)
+		 uint64_t interval, uint32_t watermark, int exclude_kernel, int cpu)
 {
 	struct perf_event_attr attr = {
 		.size = sizeof(attr),
@@ -21,8 +21,8 @@ int hmd_spe_open(uint32_t type, uint64_t config, uint64_t config1, uint64_t conf
 		.sample_period = interval,
 		.aux_watermark = watermark,
 		.disabled = 1,
-		.exclude_kernel = 1,
-		.exclude_hv = 1,
+		.exclude_kernel = !!exclude_kernel,
+		.exclude_hv = !!exclude_kernel,
 	};
 	long fd = syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
 
@@ -260,6 +260,13 @@ static int take_record(const struct record *record, const struct hmd_spe_source 
 
 	if (!record->is_access || !record->has_address) {
 		counts->skipped++;
+		return 0;
+	}
+	if (!source->kernel_too && record->address & KERNEL_HALF) {
+		if (kind == HMD_KIND_STORE)
+			counts->kernel_stores++;
+		else
+			counts->kernel_loads++;
 		return 0;
 	}
 	if (was_cached(record, source)) {

@@ -31,7 +31,8 @@ struct hmd_spe_source {
 	uint32_t interval;    /* operations between two samples: the period of each row */
 	uint32_t min_latency; /* loads that took fewer cycles are counted as cached */
 	uint16_t cpu;
-	uint8_t misses; /* loads that missed no cache are counted as cached */
+	uint8_t misses;     /* loads that missed no cache are counted as cached */
+	uint8_t kernel_too; /* accesses to the kernel's own addresses become rows */
 };
 
 /* What PERF_RECORD_AUX and other records of an event's ring say. */
@@ -41,9 +42,12 @@ struct hmd_spe_notices {
 	uint64_t lost;      /* records of the ring that the kernel could not write */
 };
 
-/* Opens the event disabled and close-on-exec, for all processes of a CPU: a descriptor or -errno. */
+/*
+ * Opens the event disabled and close-on-exec, for all processes of a CPU, in kernel mode too or
+ * without: a descriptor or -errno.
+ */
 int hmd_spe_open(uint32_t type, uint64_t config, uint64_t config1, uint64_t config2,
-		 uint64_t interval, uint32_t watermark, int cpu);
+		 uint64_t interval, uint32_t watermark, int exclude_kernel, int cpu);
 
 /* Maps an AUX area of `bytes` (a power of two) after a ring of `ring_bytes`: 0 or -errno. */
 int hmd_spe_map(int fd, void *header, uint64_t ring_bytes, uint64_t bytes, void **area);

@@ -15,6 +15,9 @@ CPU. The events are those of Intel's PMU (https://perfmon-events.intel.com):
 - all stores (MEM_INST_RETIRED.ALL_STORES), also of a longer period. A store that hit the
   first-level cache is dropped by the reader of the rings.
 
+They count in kernel mode too, as of a PMU; with ``loads: latency`` in user mode only, as the
+counter of misses beside the tags does.
+
 The guest sees the rings as the memory of a PCI device (``hmd.linux.emulator_memory``).
 """
 
@@ -99,17 +102,20 @@ def open_emulated(
         Ring.over(memory.ring(vcpu), SAMPLE_TYPE, Kind.LOAD, cpu=vcpu)
         for vcpu in range(memory.vcpus)
     ]
+    tagged = memory.selection is Selection.TAGGED
+    kernel_mode = settings.kernel_mode and not tagged
+    mode = "user and kernel mode" if kernel_mode else "user mode"
     return RingSampler(
         "emulated",
-        f"cache misses and stores of the emulated machine on {memory.vcpus} CPUs",
+        f"cache misses and stores of the emulated machine in {mode} on {memory.vcpus} CPUs",
         rings,
-        EmulatedControl(memory, period, timestamps=settings.timestamps, pairs=settings.pairs),
+        EmulatedControl(memory, period, settings, kernel_mode=kernel_mode),
         PageTableAttribution(proc, clock),
         period=period,
         periods=PERIODS,
         counts_instructions=True,
         pairs=settings.pairs,
-        scale_loads=TaggedLoads(memory) if memory.selection is Selection.TAGGED else None,
+        scale_loads=TaggedLoads(memory) if tagged else None,
     )
 
 
@@ -152,11 +158,13 @@ class EmulatedControl:
     has_buffer = False  # what a record costs is modelled
     delay_s = 0.0
 
-    def __init__(self, memory: SharedMemory, period: int, *, timestamps: bool, pairs: bool) -> None:
+    def __init__(
+        self, memory: SharedMemory, period: int, settings: SampleSettings, *, kernel_mode: bool
+    ) -> None:
         self._memory = memory
         self._period, self._store_multiplier = period, 1
-        self._timestamps = timestamps
-        self._pairs = pairs
+        self._timestamps = timestamps = settings.timestamps
+        self._pairs, self._kernel_mode = settings.pairs, kernel_mode
         self._on = False
         self.record_s = PEBS_RECORD.seconds(buffered=not timestamps)
         self.adapts_store_period = not timestamps
@@ -199,6 +207,7 @@ class EmulatedControl:
             pair_period,
             scaled_period(self._period, PREFETCH_PERIOD_RATIO),
             each_interrupts=self._timestamps,
+            kernel_mode=self._kernel_mode,
         )
 
     def close(self) -> None:

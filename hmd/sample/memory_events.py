@@ -17,7 +17,9 @@ sysfs (``PmuDevice``) come first, raw encodings (``cpu_models``) where they are 
   of core.
 - AMD IBS: one op per period is tagged; the kernel puts its address, latency and kind into
   the sample (from Linux 6.1; older ones leave the address 0). Only L3 misses where the CPU can
-  (Zen 4). It cannot leave out kernel mode unless it has ``swfilt``, and refuses the exclude bits.
+  (Zen 4). It cannot leave out kernel mode unless it has ``swfilt``, by which the kernel discards
+  samples (d29e744c7167 "perf/x86: Relax privilege filter restriction on AMD IBS"), and refuses
+  the exclude bits otherwise.
 - ARM SPE is no such event: ``hmd.sample.spe``.
 
 Some cores also have an event for loads from CXL or persistent memory of their own socket alone
@@ -194,7 +196,8 @@ class EventSpec:
     ``precise`` are values of precise_ip to try, best first; empty where the PMU takes none.
     ``leader`` is counted with it as the group leader. ``period_ratio`` multiplies the sampler's
     period. ``twice``: two counters of a CPU can count it at once. ``latency``: its samples measure
-    it (WEIGHT). ``source`` is "sysfs" or "table".
+    it (WEIGHT). ``can_exclude_kernel``: it can leave out kernel mode. ``source`` is "sysfs" or
+    "table".
     """
 
     name: str
@@ -202,7 +205,7 @@ class EventSpec:
     type: int
     words: Words
     precise: tuple[int, ...]
-    exclude_kernel: bool
+    can_exclude_kernel: bool
     exclude_guest: bool
     cpus: tuple[int, ...] | None
     leader: Words | None = None
@@ -311,7 +314,7 @@ def _pebs(
         # 3 asks for an exact distribution of instructions, which memory events refuse on some
         # parts (EINVAL for load latency on Sapphire Rapids) and gain nothing from on any.
         precise=tuple(level for level in (2, 1) if level <= device.max_precise),
-        exclude_kernel=True,
+        can_exclude_kernel=True,
         exclude_guest=True,
         cpus=device.cpus,
         leader=leader,
@@ -341,7 +344,7 @@ def _ibs(sysfs: Path) -> EventSpec:
         type=device.type,
         words=device.encode(terms),
         precise=(),
-        exclude_kernel="swfilt" in terms,
+        can_exclude_kernel="swfilt" in terms,
         exclude_guest=False,  # refused (EINVAL); the ring's reader drops samples of guests
         cpus=device.cpus,
         period_ratio=IBS_PERIOD_RATIO * (1 if "l3missonly" in terms else IBS_OPS_RATIO),

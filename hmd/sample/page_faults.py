@@ -10,7 +10,6 @@ Sampling adds about 0.2 µs to a fault, which otherwise takes the program about 
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def open_faults(
         # too, where that is permitted.
         rings = _open(period, cpus, ring_pages, exclude_kernel=False)
     except PerfError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM):
+        if not error.not_permitted:
             raise
         rings = _open(period, cpus, ring_pages, exclude_kernel=True)
     return RingSampler(

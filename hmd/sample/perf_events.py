@@ -106,6 +106,11 @@ class PerfError(UnavailableError):
         self.errno = code
         self.exit_code = unavailable_code(code)
 
+    @property
+    def not_permitted(self) -> bool:
+        """Whether more privileges, or asking for less, may help."""
+        return self.errno in (errno.EACCES, errno.EPERM)
+
 
 def _advice(code: int) -> str:
     """Return what an errno of perf_event_open(2), or of mmap of its ring, asks of the user."""

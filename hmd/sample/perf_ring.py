@@ -78,8 +78,8 @@ class RingCounts:
     ``skipped`` are records of types that a sampler does not use. ``corrupt`` are records of
     impossible size, and rings that were discarded up to the writer's head. Not among the
     ``samples`` are those of stores and loads that hit the first-level cache (``cached_stores``,
-    ``cached_loads``), and those of virtual machines' guests (``guest``), whose addresses are not
-    the host's.
+    ``cached_loads``), those of the kernel's own addresses (``kernel_stores``, ``kernel_loads``),
+    and those of virtual machines' guests (``guest``), whose addresses are not the host's.
     """
 
     samples: int = 0
@@ -90,12 +90,24 @@ class RingCounts:
     corrupt: int = 0
     cached_stores: int = 0
     cached_loads: int = 0
+    kernel_stores: int = 0
+    kernel_loads: int = 0
     guest: int = 0
 
     @property
     def dropped(self) -> int:
-        """Samples that tell nothing of the host's memory."""
-        return self.cached_stores + self.cached_loads + self.guest
+        """Samples that tell nothing of programs' memory."""
+        return self.cached_stores + self.cached_loads + self.kernel_addresses + self.guest
+
+    @property
+    def kernel_addresses(self) -> int:
+        """Samples of the kernel's own addresses."""
+        return self.kernel_stores + self.kernel_loads
+
+    @property
+    def useless_stores(self) -> int:
+        """Samples of stores that tell nothing of programs' memory."""
+        return self.cached_stores + self.kernel_stores
 
 
 _COUNTS: Final = tuple(field.name for field in fields(RingCounts))
@@ -148,11 +160,6 @@ class RecordColumns:
     def without_address(self) -> int:
         """Rows of a process that ``keep`` has dropped because their address is 0."""
         return int(self._c.without_address)
-
-    @property
-    def kernel_addresses(self) -> int:
-        """Rows of a process that ``keep`` has dropped because their address is the kernel's."""
-        return int(self._c.kernel_addresses)
 
     def clear(self) -> None:
         """Discard the rows."""
@@ -243,8 +250,8 @@ def read_records(
 ) -> RingCounts:
     """Append the samples of one event, at offsets that ``split_records`` gave; count the others.
 
-    What a cache answered is kept. Samples that do not fit the format are corrupt, and those for
-    which the columns have no room are lost.
+    What a cache answered and the kernel's addresses are kept. Samples that do not fit the format
+    are corrupt, and those for which the columns have no room are lost.
     """
     counts = ffi.new("struct hmd_ring_counts *")
     lib.hmd_records_read(

@@ -359,35 +359,36 @@ class PeriodControl:
 
 
 class StorePeriodMultiplier:
-    """Adaptive multiplier of the store period, driven by the share of L1-hit records.
+    """Adaptive multiplier of the store period, driven by the share of useless records.
 
     Store events count all stores (Intel's mem_inst_retired.all_stores), and a record of one that
-    hit the first-level cache shows no access to memory. It costs its program as much as any other
-    record, so that a program with few misses would spend all that records may take on them. With
-    the multiplier they are at most about half of all records. An upper bound of it remains: a
-    stream's first store of a line misses, the others hit, and no load shows that memory.
+    hit the first-level cache, or of the kernel's memory, shows no access to a program's memory. It
+    costs its program as much as any other record, so that a program with few misses would spend all
+    that records may take on them. With the multiplier they are at most about half of all records.
+    An upper bound of it remains: a stream's first store of a line misses, the others hit, and no
+    load shows that memory.
 
     ``value`` is a power of two from 1 to ``MAX_STORE_MULTIPLIER``.
     """
 
     def __init__(self) -> None:
         self.value = 1
-        self._records = self._hits = 0
+        self._records = self._useless = 0
 
-    def update(self, records: int, hits: int) -> bool:
-        """Add the records of a read, and those among them of stores that hit the first-level cache.
+    def update(self, records: int, useless: int) -> bool:
+        """Add the records of a read, and those among them of stores that show nothing.
 
         Returns whether the value has changed.
         """
         self._records += records
-        self._hits += hits
+        self._useless += useless
         if self._records < _MULTIPLIER_RECORDS:
             return False
-        hit_share = self._hits / self._records
-        self._records = self._hits = 0
+        useless_share = self._useless / self._records
+        self._records = self._useless = 0
         before = self.value
-        if hit_share > _DOUBLE_ABOVE:
+        if useless_share > _DOUBLE_ABOVE:
             self.value = min(2 * before, MAX_STORE_MULTIPLIER)
-        elif hit_share < _HALVE_BELOW:
+        elif useless_share < _HALVE_BELOW:
             self.value = max(before // 2, 1)
         return self.value != before

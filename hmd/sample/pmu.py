@@ -7,6 +7,12 @@ no field that is not needed, because the kernel then empties a PEBS buffer once 
 sample: WEIGHT, which only load latency has, on kernels before 6.0 (e60b7cb089f2); and TIME by
 another clock than perf's own, whose times are converted instead.
 
+The kernel accesses programs' memory too: read(2), write(2), send(2) and recv(2) copy between it and
+the kernel's. Events count in kernel mode where that is permitted; samples of the kernel's own
+addresses are dropped as the ring is read. PEBS counts instructions ("retired load instructions with
+at least one uop that missed in the L3 cache", MEM_LOAD_RETIRED.L3_MISS in Intel's event files): a
+copy that is one ``rep movsb`` is one load at most, however long. IBS tags each of its operations.
+
 For pairs, a second counter with another period counts loads, on all CPUs or on none. If counters
 are missing, there are no pairs, and ``detail`` states the reason.
 
@@ -19,7 +25,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -153,7 +159,8 @@ def open_pmu(
     clock = _clock(online) if settings.timestamps else None
     loads = sum(spec.kind is Kind.LOAD for spec in specs) if settings.pairs else 0
     ring_pages = limit_ring_pages(len(online) * (len(specs) + loads), ring_pages)
-    opened = _open_all(specs, period, online, ring_pages, clock)
+    asked = _Request(period, online, ring_pages, clock, exclude_kernel=not settings.kernel_mode)
+    opened, mode = _open_modes(specs, asked)
     seconds, note = _open_seconds(opened, second_period(period)) if settings.pairs else ((), "")
     rings = [ring for event in opened for ring in event.rings]
     ratios = [event.spec.period_ratio for event in opened for _ in event.rings]
@@ -166,7 +173,7 @@ def open_pmu(
     buffered = clock is not Clock.MONOTONIC and not any(spec.latency for spec in specs)
     return RingSampler(
         "pmu",
-        f"{' and '.join(names)} on {len(online)} CPUs{note}",
+        f"{' and '.join(names)} in {mode} on {len(online)} CPUs{note}",
         [*rings, *seconds],
         PerfControl(
             rings,
@@ -202,6 +209,17 @@ def _clock(online: Sequence[int]) -> Clock:
 
 
 @dataclass(frozen=True, slots=True)
+class _Request:
+    """What all events have in common: period of loads, CPUs, pages of a ring, clock, mode."""
+
+    period: int
+    online: Sequence[int]
+    pages: int
+    clock: Clock | None
+    exclude_kernel: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Opened:
     """An event and its rings, one a CPU."""
 
@@ -209,19 +227,27 @@ class _Opened:
     rings: list[EventRing]
 
 
-def _open_all(
-    specs: Sequence[EventSpec],
-    period: int,
-    online: Sequence[int],
-    pages: int,
-    clock: Clock | None,
-) -> list[_Opened]:
+def _open_modes(specs: Sequence[EventSpec], asked: _Request) -> tuple[list[_Opened], str]:
+    """Open all events in the modes that are asked for and permitted; say which."""
+    try:
+        opened, why = _open_all(specs, asked), ""
+    except PerfError as error:
+        if asked.exclude_kernel or not error.not_permitted:
+            raise
+        asked = replace(asked, exclude_kernel=True)
+        opened, why = _open_all(specs, asked), " (kernel mode is not permitted)"
+    if asked.exclude_kernel and all(event.spec.can_exclude_kernel for event in opened):
+        return opened, f"user mode{why}"
+    return opened, "user and kernel mode"
+
+
+def _open_all(specs: Sequence[EventSpec], asked: _Request) -> list[_Opened]:
     """Open the first event, and of the others those that the PMU has."""
     opened: list[_Opened] = []
     try:
         for spec in specs:
             try:
-                rings = _open(spec, period, online, pages, clock)
+                rings = _open(spec, asked)
             except PerfError as error:
                 lacking = (errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP)
                 if not opened or error.errno not in lacking:
@@ -259,42 +285,43 @@ def _close(rings: Iterable[EventRing]) -> None:
         ring.close()
 
 
-def _open(
-    spec: EventSpec, period: int, online: Sequence[int], pages: int, clock: Clock | None
-) -> list[EventRing]:
+def _open(spec: EventSpec, asked: _Request) -> list[EventRing]:
     """Open the event on its CPUs, with the highest precision that the kernel grants."""
-    leader = None if spec.leader is None else _event(spec, spec.leader)
+    exclude = asked.exclude_kernel
+    leader = None if spec.leader is None else _event(spec, spec.leader, exclude)
+    online = asked.online
     cpus = online if spec.cpus is None else [cpu for cpu in spec.cpus if cpu in online]
     levels = spec.precise or (0,)
     sample_type = _SAMPLE_TYPE
     if spec.latency:
         sample_type |= SampleType.WEIGHT
-    if clock is not None:
+    if asked.clock is not None:
         sample_type |= SampleType.TIME
     for level in levels:
         try:
             event = _event(
                 spec,
                 spec.words,
+                exclude,
                 precise_ip=level,
                 sample_type=sample_type,
-                monotonic=clock is Clock.MONOTONIC,
-                period=event_period(spec.kind, period, spec.period_ratio),
+                monotonic=asked.clock is Clock.MONOTONIC,
+                period=event_period(spec.kind, asked.period, spec.period_ratio),
             )
-            return open_rings(event, spec.kind, cpus, pages, leader=leader, what=spec.name)
+            return open_rings(event, spec.kind, cpus, asked.pages, leader=leader, what=spec.name)
         except PerfError as error:
             if level == levels[-1] or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
     raise AssertionError("unreachable: the last level returns or raises")
 
 
-def _event(spec: EventSpec, words: Words, **options: Any) -> PerfEvent:
+def _event(spec: EventSpec, words: Words, exclude_kernel: bool, **options: Any) -> PerfEvent:
     return PerfEvent(
         spec.type,
         words.config,
         words.config1,
         words.config2,
-        exclude_kernel=spec.exclude_kernel,
+        exclude_kernel=exclude_kernel and spec.can_exclude_kernel,
         exclude_guest=spec.exclude_guest,
         **options,
     )

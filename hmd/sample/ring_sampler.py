@@ -148,7 +148,7 @@ class RingSampler:
         self._columns = RecordColumns(read_rows)
         self._started = False
         self._first_ring = 0
-        self._cached_stores = 0
+        self._useless_stores = 0
         self._counts: dict[Ring, RingCounts] = {}
         self._closed = False
         self.load_factor = 1.0
@@ -232,7 +232,6 @@ class RingSampler:
         self.stats.samples += kept
         self.stats.dropped += count - kept
         self.stats.without_address = columns.without_address
-        self.stats.kernel_addresses = columns.kernel_addresses
         self.stats.wakeups += count > 0
         self.stats.running_share = self._control.running_share
         if offset_ns := self._control.time_offset_ns:
@@ -277,13 +276,13 @@ class RingSampler:
         if full:
             self._first_ring = (self._first_ring + full[0] + 1) % len(rings)
         records = Counter[int]()
-        self._cached_stores = 0
+        self._useless_stores = 0
         for _, ring in filled:
             records[ring.cpu] += self._add_counts(ring)
         self.stats.records += records.total()
         self.stats.busiest_records += max(records.values(), default=0)
-        multiplier, hits = self._store_multiplier, self._cached_stores
-        if self._control.adapts_store_period and multiplier.update(records.total(), hits):
+        multiplier, useless = self._store_multiplier, self._useless_stores
+        if self._control.adapts_store_period and multiplier.update(records.total(), useless):
             self._control.set_period(self._period, multiplier.value)
 
     def _add_counts(self, ring: Ring) -> int:
@@ -295,7 +294,8 @@ class RingSampler:
         self.stats.throttled += now.throttled - before.throttled
         self.stats.corrupt += now.corrupt - before.corrupt
         self.stats.dropped += dropped
-        self._cached_stores += now.cached_stores - before.cached_stores
+        self.stats.kernel_addresses += now.kernel_addresses - before.kernel_addresses
+        self._useless_stores += now.useless_stores - before.useless_stores
         return now.samples - before.samples + lost + dropped
 
     def close(self) -> None:

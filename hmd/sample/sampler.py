@@ -131,7 +131,8 @@ class SampleSettings:
     The others are for a PMU. ``loads`` samples misses of the last-level cache, or those slower than
     ``ldlat_cycles``; with "auto", misses where the core has such an event. Samples have a time with
     ``timestamps``. With ``pairs``, two counters of different period count loads if the PMU has
-    them, so that some samples are of accesses close together.
+    them, so that some samples are of accesses close together. ``kernel_mode``: also what the kernel
+    accesses for programs, as it copies in read(2) and send(2), where that is permitted.
     """
 
     sampler: SamplerChoice = "auto"
@@ -141,6 +142,7 @@ class SampleSettings:
     stores: bool = True
     timestamps: bool = False
     pairs: bool = False
+    kernel_mode: bool = True
 
 
 DEFAULTS: Final = SampleSettings()
@@ -150,10 +152,10 @@ DEFAULTS: Final = SampleSettings()
 class SamplerStats:
     """Counters of a sampler since it was opened.
 
-    ``samples`` are the rows returned by ``read``. ``dropped`` are samples of kernel addresses, of
-    address 0, of no tracked process, of guests of virtual machines, or of an access that hit the
-    first-level cache; ``kernel_addresses`` and ``without_address`` are those of tracked processes
-    among them. ``lost`` are those that the kernel (or the emulated PMU) could not write to a full
+    ``samples`` are the rows returned by ``read``. ``dropped`` are samples of the kernel's own
+    addresses (``kernel_addresses``), of address 0 (``without_address``, of tracked processes), of
+    no tracked process, of guests of virtual machines, or of an access that hit the first-level
+    cache. ``lost`` are those that the kernel (or the emulated PMU) could not write to a full
     ring. ``throttled`` counts how often the kernel stopped an event with too many interrupts,
     ``wakeups`` the reads that returned samples, ``corrupt`` invalid records. ``records`` are all
     that were taken, also of programs that are not tracked, and also if they were lost;

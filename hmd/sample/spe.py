@@ -178,7 +178,8 @@ def decode_packets(
 ) -> RingCounts:
     """Append the accesses of packets that lie in memory, as perf copies them out of an AUX area.
 
-    Records that are not whole are counted as corrupt.
+    Accesses to the kernel's addresses are among them. Records that are not whole are counted as
+    corrupt.
     """
     size = 1 << max(len(data) - 1, 7).bit_length()
     area = np.zeros(size, np.uint8)
@@ -196,6 +197,7 @@ def decode_packets(
             "interval": decoding.interval,
             "min_latency": decoding.min_latency,
             "misses": decoding.misses,
+            "kernel_too": True,
             "cpu": cpu,
         },
     )
@@ -434,19 +436,20 @@ def open_spe(settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS) -
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
     periods = intervals(devices)
     period = clamp(settings.period or START_INTERVAL, periods)
-    events: list[SpeEvent] = []
     try:
-        for device in devices:
-            events += _open_device(device, settings, period, online, sysfs)
-    except PerfError:
-        for event in events:
-            event.close()
-        raise
+        events, mode = _open_devices(devices, settings, period, online, sysfs)
+    except PerfError as error:
+        if not (settings.kernel_mode and error.not_permitted):
+            raise
+        user = replace(settings, kernel_mode=False)
+        events, _ = _open_devices(devices, user, period, online, sysfs)
+        mode = "user mode (kernel mode is not permitted)"
     cpus = [event.cpu for event in events]
     threads = TrackedThreads(lambda: open_switches(cpus), proc)
     names = ", ".join(device.name for device in devices)
     return SpeSampler(
-        f"{names}: {'loads and stores' if settings.stores else 'loads'} on {len(events)} CPUs",
+        f"{names}: {'loads and stores' if settings.stores else 'loads'} in {mode} on "
+        f"{len(events)} CPUs",
         [event.ring for event in events],
         SpeControl(events, threads.close),
         threads,
@@ -491,6 +494,25 @@ def ns_per_cycle(cpu: int, sysfs: Path) -> float:
     return 1e6 / khz if khz else ASSUMED_NS_PER_CYCLE
 
 
+def _open_devices(
+    devices: Iterable[PmuDevice],
+    settings: SampleSettings,
+    period: int,
+    online: Sequence[int],
+    sysfs: Path,
+) -> tuple[list[SpeEvent], str]:
+    """Open the events of all PMUs, or none; say in which modes they sample."""
+    events: list[SpeEvent] = []
+    try:
+        for device in devices:
+            events += _open_device(device, settings, period, online, sysfs)
+    except PerfError:
+        for event in events:
+            event.close()
+        raise
+    return events, "user and kernel mode" if settings.kernel_mode else "user mode"
+
+
 def _open_device(
     device: PmuDevice,
     settings: SampleSettings,
@@ -515,7 +537,8 @@ def _open_device(
         try:
             for cpu in cpus:
                 here = replace(decoding, ns_per_cycle=ns_per_cycle(cpu, sysfs))
-                events.append(_open_event(device, terms, cpu, area_bytes, here))
+                opened = _open_event(device, terms, cpu, area_bytes, here, settings.kernel_mode)
+                events.append(opened)
             return events
         except PerfError as error:
             for event in events:
@@ -526,7 +549,12 @@ def _open_device(
 
 
 def _open_event(
-    device: PmuDevice, terms: Mapping[str, int], cpu: int, area_bytes: int, decoding: Decoding
+    device: PmuDevice,
+    terms: Mapping[str, int],
+    cpu: int,
+    area_bytes: int,
+    decoding: Decoding,
+    kernel_mode: bool,
 ) -> SpeEvent:
     words = device.encode(terms)
     fd = lib.hmd_spe_open(
@@ -536,6 +564,7 @@ def _open_event(
         words.config2,
         decoding.interval,
         area_bytes // 2,
+        not kernel_mode,
         cpu,
     )
     if fd < 0:

@@ -68,7 +68,7 @@ static void access_model(struct vcpu *vcpu, unsigned index, qemu_plugin_meminfo_
 	timing_access(machine.timing, index, instructions_of(vcpu) - site_remaining(site), vaddr,
 		      paddr, 1u << size_shift, flags,
 		      pointer_value(info, flags & TIMING_STORE, size_shift), &outcome);
-	if (flags & TIMING_KERNEL_MODE)
+	if (!sampling_sees(vcpu, flags))
 		return;
 	if (flags & TIMING_STORE) {
 		if (sampling_store_due(vcpu))
@@ -177,7 +177,7 @@ static inline void on_access(unsigned index, qemu_plugin_meminfo_t info, uint64_
 	    !timing_hit(machine.timing, index, instructions_of(vcpu) - site_remaining(site), vaddr,
 			paddr, flags))
 		return access_slowly(index, info, vaddr, site, flags);
-	if (flags == TIMING_STORE && sampling_store_due(vcpu))
+	if ((flags & TIMING_STORE) && sampling_sees(vcpu, flags) && sampling_store_due(vcpu))
 		sample_store_hit(index, vaddr, paddr, site);
 	clock_ps = timing_counters_of(machine.timing, index)->clock_ps;
 	if (unlikely(pacing_due(&vcpu->pacing, clock_ps)))

@@ -43,6 +43,7 @@ struct vcpu {
 	/* Counted for sampling since the last sample of each; load misses by two counters. */
 	uint64_t loads, pair_loads, prefetched_loads, stores;
 	uint64_t store_limit; /* stores at which one is sampled; UINT64_MAX: none */
+	bool kernel_mode;     /* accesses in kernel mode are sampled too */
 	struct pebs_tag tag;
 	struct pebs_ring ring;
 	struct shared_vcpu *shared;
@@ -103,7 +104,7 @@ void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps);
 void vcpu_tick(struct vcpu *vcpu, unsigned index, uint64_t block);
 void vcpu_publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns);
 
-/* sampling.c: accesses of user mode, for the emulated PMU */
+/* sampling.c: accesses, for the emulated PMU */
 
 /* Where an access came from and what it accessed. */
 struct sampled_access {
@@ -119,10 +120,16 @@ void sampling_load(struct vcpu *vcpu, unsigned index, const struct timing_outcom
 void sampling_store(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
 		    struct sampled_access access);
 
-/* Count a store: every one of user mode, hits of the first level too. */
+/* Count a store: every one of the sampled modes, hits of the first level too. */
 static inline bool sampling_store_due(struct vcpu *vcpu)
 {
 	return __builtin_expect(++vcpu->stores >= vcpu->store_limit, 0);
+}
+
+/* Whether the PMU sees an access: of kernel mode, only where it is to. */
+static inline bool sampling_sees(const struct vcpu *vcpu, uint32_t flags)
+{
+	return !(flags & TIMING_KERNEL_MODE) || vcpu->kernel_mode;
 }
 
 /* instrument.c: the code that a translation block gets */

@@ -77,6 +77,7 @@ void sampling_control(struct vcpu *vcpu)
 {
 	uint64_t period = __atomic_load_n(&machine.header->store_period, __ATOMIC_RELAXED);
 
+	vcpu->kernel_mode = __atomic_load_n(&machine.header->kernel_mode, __ATOMIC_RELAXED);
 	vcpu->store_limit = period && sampling_enabled() ? period : UINT64_MAX;
 }
 

@@ -59,7 +59,7 @@ struct shared_header {
 	uint32_t selection;         /* control: enum pebs_selection */
 	uint64_t awake_ps; /* modelled time in which one of them or more did not halt */
 	uint32_t tag_interval; /* control: loads between two that a free tag selects, on average */
-	uint32_t pad2;
+	uint32_t kernel_mode;  /* control: 1: accesses in kernel mode are sampled too */
 	uint64_t pad3[4];
 	uint64_t clock_ps; /* modelled time of the machine: the maximum over its vCPUs */
 };

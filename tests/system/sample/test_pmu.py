@@ -7,20 +7,24 @@ loads are page faults and its stores minor faults, so that everything but the ha
 
 from __future__ import annotations
 
+import errno
 import gc
+import mmap
 import os
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hmd.base.errors import UnavailableError
-from hmd.sample import memory_events
+from hmd.linux.procfs import ProcessId, identify
+from hmd.sample import memory_events, perf_events, pmu
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import RawEvent, RawEvents
-from hmd.sample.perf_events import EventRing
+from hmd.sample.perf_events import EventRing, PerfError, PerfEvent
 from hmd.sample.periods import PRIME_PERIODS, STORE_PERIOD_RATIO, accesses_per_sample
 from hmd.sample.pmu import open_pmu
 from hmd.sample.sampler import SampleSettings
@@ -34,6 +38,9 @@ def counts_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the PMU an event of loads that miss, which two counters can count at once."""
     events = RawEvents(load_miss=RawEvent("faults", 0x2), stores=RawEvent("minor-faults", 0x5))
     monkeypatch.setattr(memory_events, "find_raw_events", lambda cpu, pmu: events)
+
+
+ON_CPUS = f"in user and kernel mode on {CPUS} CPUs"
 
 
 def descriptors() -> int:
@@ -54,8 +61,66 @@ def test_pmu_with_loads_and_stores_samples_both(
         rows = (batch.kind == kind) & np.isin(batch.address, list(pages))
         assert sorted(batch.address[rows].tolist()) == list(pages)
     assert sampler.name == "pmu"
-    assert sampler.detail == f"cpu/mem-loads,ldlat=30/ and cpu/mem-stores/ on {CPUS} CPUs"
+    assert sampler.detail == f"cpu/mem-loads,ldlat=30/ and cpu/mem-stores/ {ON_CPUS}"
     assert sampler.periods == PRIME_PERIODS
+
+
+def this_process() -> ProcessId:
+    process = identify(os.getpid())
+    assert process is not None
+    return process
+
+
+def read_into_new_buffer(pages: int) -> int:
+    """Let the kernel write pages that this process has not touched; return where they begin."""
+    buffer = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    buffer.madvise(mmap.MADV_NOHUGEPAGE)
+    address = int(np.frombuffer(buffer, np.uint8).ctypes.data)
+    with Path("/dev/zero").open("rb", buffering=0) as zero:
+        assert zero.readinto(buffer) == len(buffer)
+    return address
+
+
+@pytest.mark.parametrize("kernel_mode", [True, False])
+def test_pmu_samples_what_the_kernel_accesses_for_a_program(
+    software_pmu: SoftwarePmu, kernel_mode: bool
+) -> None:
+    """read(2) faults in kernel mode, at addresses of the program."""
+    software_pmu.device(mem_loads=FAULTS)
+    choice = SampleSettings(period=199, stores=False, kernel_mode=kernel_mode)
+    sampler = open_pmu(choice, software_pmu.proc, software_pmu.sysfs)
+    sampler.track([this_process()])
+    sampler.read()
+    start = read_into_new_buffer(16)
+    batch = sampler.read()
+    sampler.close()
+    seen = np.unique(batch.address // mmap.PAGESIZE * mmap.PAGESIZE)
+    expected = start + mmap.PAGESIZE * np.arange(16, dtype=np.uint64)
+    assert np.isin(expected, seen).all() == kernel_mode
+    assert ("in user and kernel mode" in sampler.detail) == kernel_mode
+
+
+def test_pmu_without_permission_for_kernel_mode_samples_user_mode(
+    software_pmu: SoftwarePmu, toucher: Toucher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A security module may refuse kernel mode (security_perf_event_open)."""
+    software_pmu.device(mem_loads=FAULTS)
+    opened = perf_events.open_rings
+
+    def refuse(event: PerfEvent, *args: Any, **options: Any) -> list[EventRing]:
+        if not event.exclude_kernel:
+            raise PerfError(errno.EACCES, "cannot open it")
+        return opened(event, *args, **options)
+
+    monkeypatch.setattr(pmu, "open_rings", refuse)
+    choice = SampleSettings(period=199, stores=False)
+    sampler = open_pmu(choice, software_pmu.proc, software_pmu.sysfs)
+    sampler.track([toucher.process])
+    pages = toucher.touch(16)
+    batch = sampler.read()
+    sampler.close()
+    assert np.isin(list(pages), batch.address).all()
+    assert "in user mode (kernel mode is not permitted) on" in sampler.detail
 
 
 @pytest.mark.usefixtures("counts_misses")
@@ -66,7 +131,7 @@ def test_pmu_with_pairs_counts_loads_twice(software_pmu: SoftwarePmu, toucher: T
     sampler = open_pmu(settings, software_pmu.proc, software_pmu.sysfs)
     assert descriptors() == before + 3 * CPUS
     assert (sampler.period, sampler.pair_period) == (199, 211)
-    assert sampler.detail == f"cpu/faults/ twice and cpu/minor-faults/ on {CPUS} CPUs"
+    assert sampler.detail == f"cpu/faults/ twice and cpu/minor-faults/ {ON_CPUS}"
     sampler.track([toucher.process])
     pages = toucher.touch(64)
     batch = sampler.read()
@@ -111,7 +176,7 @@ def test_pmu_without_descriptors_for_pairs_samples_with_one_counter(
         for fd in held:
             os.close(fd)
     assert sampler.pair_period is None
-    assert sampler.detail.startswith(f"cpu/faults/ on {CPUS} CPUs, without pairs: cannot open")
+    assert sampler.detail.startswith(f"cpu/faults/ {ON_CPUS}, without pairs: cannot open")
     assert "a second time on CPU" in sampler.detail
     assert "\n" not in sampler.detail
     sampler.track([toucher.process])
@@ -130,7 +195,7 @@ def test_pmu_event_of_a_single_counter_has_no_pairs(software_pmu: SoftwarePmu) -
     sampler.close()
     assert sampler.pair_period is None
     assert sampler.detail == (
-        f"ibs_op/cnt_ctl/ on {CPUS} CPUs, without pairs: a CPU has one counter for ibs_op/cnt_ctl/"
+        f"ibs_op/cnt_ctl/ {ON_CPUS}, without pairs: a CPU has one counter for ibs_op/cnt_ctl/"
     )
 
 
@@ -189,7 +254,7 @@ def test_pmu_without_store_event_samples_loads(software_pmu: SoftwarePmu) -> Non
     software_pmu.device(mem_loads=FAULTS, mem_stores=NONSENSE)
     sampler = open_pmu(SampleSettings(), software_pmu.proc, software_pmu.sysfs)
     sampler.close()
-    assert sampler.detail == f"cpu/mem-loads,ldlat=30/ on {CPUS} CPUs"
+    assert sampler.detail == f"cpu/mem-loads,ldlat=30/ {ON_CPUS}"
 
 
 def test_pmu_without_load_event_is_refused_and_closes_descriptors(

@@ -71,6 +71,7 @@ def test_metric_families_queried_by_dashboard_or_alerts() -> None:
     assert unqueried == [
         "hmd_start_time_seconds",
         "hmd_sampler_running_ratio",
+        "hmd_samples_kernel",
         "hmd_node_tier",
         "hmd_node_page_cache_demoting",
         "hmd_target_samples",

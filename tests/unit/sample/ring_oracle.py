@@ -82,6 +82,11 @@ def oracle(
             values = dict(zip(fields, words, strict=True))
             if misc & 7 in (4, 5):  # PERF_RECORD_MISC_GUEST_KERNEL, _USER
                 result.counts.guest += 1
+            elif values.get(SampleType.ADDR, 0) >> 63:
+                if row(values, kind)[KIND] == Kind.STORE:
+                    result.counts.kernel_stores += 1
+                else:
+                    result.counts.kernel_loads += 1
             elif is_cached(values) and row(values, kind)[KIND] == Kind.STORE:
                 result.counts.cached_stores += 1
             elif is_cached(values):

@@ -91,14 +91,14 @@ def test_events_of_pebs_machine_encoded_from_sysfs(
     assert (spec.type, spec.words, spec.leader) == (pmu_type, words, leader)
     assert (spec.kind, spec.cpus, spec.source) == (kind, cpus, "sysfs")
     assert spec.precise == (2, 1)
-    assert spec.exclude_kernel
+    assert spec.can_exclude_kernel
     assert spec.exclude_guest, "virtual machines could not have the PMU"
     assert spec.latency == (kind is Kind.LOAD)
     assert not spec.twice, "load latency is to be taken alone"
 
 
 @pytest.mark.parametrize(
-    ("machine", "words", "exclude_kernel"),
+    ("machine", "words", "can_exclude_kernel"),
     [
         ("zen3", Words(1 << 19), False),
         ("zen4", Words(1 << 19 | 1 << 16), False),
@@ -106,10 +106,10 @@ def test_events_of_pebs_machine_encoded_from_sysfs(
     ],
 )
 def test_events_of_ibs_machine_encoded_from_sysfs(
-    machine: str, words: Words, exclude_kernel: bool
+    machine: str, words: Words, can_exclude_kernel: bool
 ) -> None:
     (spec,) = chosen(machine).values()
-    assert (spec.type, spec.words, spec.exclude_kernel) == (11, words, exclude_kernel)
+    assert (spec.type, spec.words, spec.can_exclude_kernel) == (11, words, can_exclude_kernel)
     assert spec.precise == ()
     assert spec.period_ratio == (16 if words.config & 1 << 16 else 16 * 64)
     assert not spec.exclude_guest, "IBS refuses it"

@@ -193,7 +193,7 @@ def test_root_lookup_without_samples_is_empty(machine: Machine) -> None:
     assert spaces.find_processes(at(7, {1: 11})).tolist() == [-1]
 
 
-@pytest.mark.parametrize("address", [2**64 - PAGE, 2**63, 1 << 56])
+@pytest.mark.parametrize("address", [2**63 - PAGE, 1 << 56])
 def test_root_lookup_of_impossible_addresses_is_unknown(machine: Machine, address: int) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 11})

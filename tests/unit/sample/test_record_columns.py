@@ -47,9 +47,10 @@ def test_rows_without_process_or_user_address_are_dropped(rows: list[tuple[int, 
     memory = np.frombuffer(ring, np.uint8)
     columns = RecordColumns(64)
     Ring.over(memory, SampleType.ADDR | SampleType.PHYS_ADDR).drain(columns)
-    process = np.array([process for process, _ in rows], np.int32)
+    user = [(i, p, a) for i, (p, a) in enumerate(rows) if a < 1 << 63]  # others are the kernel's
+    process = np.array([process for _, process, _ in user], np.int32)
     left = columns.keep(process, 1 << 56)
-    kept = [(i, p, a) for i, (p, a) in enumerate(rows) if p >= 0 and 0 < a < 1 << 56]
+    kept = [(i, p, a) for i, p, a in user if p >= 0 and 0 < a < 1 << 56]
     assert columns.count == len(kept)
     assert left.tolist() == [p for _, p, _ in kept]
     assert columns.address[: len(kept)].tolist() == [a for _, _, a in kept]

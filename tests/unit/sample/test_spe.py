@@ -89,10 +89,11 @@ def test_tag_of_an_address_is_ignored(tag: int) -> None:
     assert addresses(drain(memory)) == [HEAP]
 
 
-def test_kernel_address_is_above_user_space() -> None:
+def test_access_to_kernel_address_is_counted_alone() -> None:
     memory = SpeMemory()
     memory.write(packets.access(0xFF_8000_0000_1000, tag=0))
-    assert addresses(drain(memory)) == [0xFFFF_8000_0000_1000]
+    assert addresses(drain(memory)) == []
+    assert memory.reader.counts.kernel_loads == 1
 
 
 @pytest.mark.parametrize(
@@ -300,7 +301,7 @@ def test_sampler_attributes_by_context() -> None:
     assert batch.address.tolist() == [HEAP]
     assert batch.process.tolist() == [0]
     assert batch.thread.tolist() == [OWN]
-    assert sampler.stats.dropped == 2
+    assert (sampler.stats.dropped, sampler.stats.kernel_addresses) == (2, 1)
     assert sampler.set_period(8192) == 8192
     sampler.close()
     assert len(sampler.read()) == 0

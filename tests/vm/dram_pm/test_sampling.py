@@ -43,7 +43,7 @@ def seen(machine: Machine, machine_share: Path) -> dict[str, Any]:
 def test_auto_sampler_in_guest_selects_emulated_pmu(seen: dict[str, Any]) -> None:
     assert seen["sampler"] == "emulated"
     assert seen["reason"].startswith(
-        "sampling cache misses and stores of the emulated machine on 2 CPUs"
+        "sampling cache misses and stores of the emulated machine in user mode on 2 CPUs"
     )
     assert seen["corrupt"] == 0
 
@@ -72,6 +72,15 @@ def test_samples_of_untracked_program_dropped(seen: dict[str, Any]) -> None:
     assert found["dropped"] >= 400
     assert found["of_other"] == 0
     assert found["node_share"][1] > 0.95
+
+
+def test_samples_what_the_kernel_copies_for_a_program(seen: dict[str, Any]) -> None:
+    """dd reads zeros into a buffer and writes it to a pipe: in user mode it accesses little."""
+    user, both = seen["in_kernel_mode"]["False"], seen["in_kernel_mode"]["True"]
+    for kind in ("LOAD", "STORE"):
+        assert both[kind] >= 40
+        assert both[kind] > 5 * user[kind]
+    assert both["kernel"] > 0 == user["kernel"]
 
 
 @pytest.mark.parametrize("who", ["parent", "child"])

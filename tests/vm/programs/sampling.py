@@ -23,6 +23,7 @@ from hmd.linux.emulator_memory import SharedMemory, find_device
 from hmd.linux.page_calls import query_nodes
 from hmd.linux.procfs import ProcessId, identify
 from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.emulated_pebs import open_emulated
 from hmd.sample.ring_sampler import RingSampler
 from hmd.sample.sampler import SampleSettings
 from hmd.sample.selection import open_sampler
@@ -219,16 +220,47 @@ def sampled(sampler: RingSampler) -> int:
     return sampler.stats.samples + sampler.stats.dropped + sampler.stats.lost
 
 
+def in_kernel_mode(sampler: RingSampler, gather: str) -> dict[str, Any]:
+    """The kernel clears a buffer for read(2), and copies out of it for write(2)."""
+    del gather
+    sampler.close()
+    found: dict[str, Any] = {}
+    for kernel_mode in (False, True):
+        opened = open_emulated(SampleSettings(period=PERIOD, kernel_mode=kernel_mode))
+        copier = subprocess.Popen(
+            ["dd", "if=/dev/zero", "bs=4M"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        with copier, subprocess.Popen(["cat"], stdin=copier.stdout, stdout=subprocess.DEVNULL):
+            process = identify(copier.pid)
+            assert process is not None
+            opened.track([process])
+            rows, deadline = {"LOAD": 0, "STORE": 0}, time.monotonic() + PATIENCE_S
+            earliest = time.monotonic() + 5
+            while time.monotonic() < earliest or (
+                kernel_mode and min(rows.values()) < ENOUGH_STORES and time.monotonic() < deadline
+            ):
+                time.sleep(0.2)
+                kinds = opened.read().kind
+                for kind in (Kind.LOAD, Kind.STORE):
+                    rows[kind.name] += int((kinds == kind).sum())
+            copier.kill()
+        found[str(kernel_mode)] = {**rows, "kernel": opened.stats.kernel_addresses}
+        opened.close()
+    return found
+
+
 SCENARIOS: tuple[Callable[[RingSampler, str], dict[str, Any]], ...] = (
     on_each_node,
     beside_another,
     after_fork,
     counted,
+    in_kernel_mode,
 )
 
 
 def main(gather: str) -> None:
-    chosen = open_sampler(SampleSettings(period=PERIOD))
+    # The machine's counters of misses are of user mode.
+    chosen = open_sampler(SampleSettings(period=PERIOD, kernel_mode=False))
     assert isinstance(chosen.sampler, RingSampler)
     found: dict[str, Any] = {"sampler": chosen.sampler.name, "reason": chosen.reason}
     for scenario in SCENARIOS:

@@ -204,13 +204,15 @@ static void sampling_begin(struct shared *shared, struct perf_ring_page *page, u
 	memset(charged, 0, sizeof(charged));
 }
 
-static void sampling_access(const struct timing_outcome *outcome, bool store, uint64_t vaddr)
+static void sampling_access(const struct timing_outcome *outcome, uint32_t flags, uint64_t vaddr)
 {
 	struct sampled_access access = { vaddr, ~vaddr, vaddr + 1 };
 	struct vcpu *vcpu = &machine.vcpu[0];
 
 	sampling_control(vcpu); /* as at each look at the clock */
-	if (store) {
+	if (!sampling_sees(vcpu, flags))
+		return;
+	if (flags & TIMING_STORE) {
 		if (sampling_store_due(vcpu))
 			sampling_store(vcpu, 0, outcome, access);
 	} else if (outcome->level >= TIMING_MEMORY) {

@@ -39,6 +39,7 @@ class Pmu:
         address: int,
         *,
         store: bool = False,
+        kernel: bool = False,
         prefetched: bool = False,
         level: int | None = None,
     ) -> None:
@@ -50,7 +51,8 @@ class Pmu:
         outcome = self._parts.ffi.new(
             "struct timing_outcome *", {"level": level, "latency_ps": latency_ps}
         )
-        lib.sampling_access(outcome, store, address)
+        flags = (lib.TIMING_STORE if store else 0) | (lib.TIMING_KERNEL_MODE if kernel else 0)
+        lib.sampling_access(outcome, flags, address)
 
     def charged(self) -> tuple[int, int]:
         """Return the records charged so far: with an interrupt per buffer, and with one each."""
@@ -148,6 +150,18 @@ def test_pmu_stores_are_counted_at_every_level(pmu: Pmu, parts: Any) -> None:
     assert pmu.rows() == [(address, 3) for address in range(3, 25, 3) if address // 3 % 4]
     assert pmu.memory.counters(0).store_samples == 8
     assert pmu.charged() == (8, 0)
+
+
+@pytest.mark.parametrize("kernel_mode", [False, True])
+def test_pmu_counts_kernel_mode_where_that_is_asked_for(pmu: Pmu, kernel_mode: bool) -> None:
+    """Records of the kernel's own addresses cost as much as any, and are not read."""
+    pmu.memory.sample(2, 3, 0, kernel_mode=kernel_mode)
+    for address in range(1, 13):
+        pmu.access(address, kernel=True, store=address > 6)
+        pmu.access(2**64 - 64 * address, kernel=True, store=address > 6)
+    assert pmu.charged() == ((6 + 4) * kernel_mode, 0)
+    rows = [(7 + 1, 3), (7 + 4, 3)]  # every second load is of the kernel's own memory
+    assert pmu.rows() == (rows if kernel_mode else [])
 
 
 def test_pmu_pair_records_of_one_access_are_equal(pmu: Pmu) -> None:
