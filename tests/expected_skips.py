@@ -20,6 +20,7 @@ import pytest
 from hmd.linux.mappings import query_from
 from hmd.linux.page_calls import PageIs, scan
 from hmd.tensors.trace import g10_folder
+from tests.fakes import kvm_guest
 
 
 def is_ordinary_user() -> bool:
@@ -128,6 +129,11 @@ EXPECTED = (
         has_no_mapping_queries,
     ),
     ExpectedSkip("tests/*/linux/*", "this kernel gave no huge pages", has_no_huge_pages),
+    ExpectedSkip(
+        "tests/system/linux/test_virtual_machines.py::*",
+        "this host gives no virtual machines*",
+        lambda: not kvm_guest.usable(),
+    ),
     ExpectedSkip(
         "tests/system/linux/test_move_pages.py::*", "kernel threads*", has_no_kernel_threads
     ),

@@ -280,6 +280,12 @@ class MigrateSection(ConfigSection):
         default=False,
         description="Also move pages that several processes map (needs CAP_SYS_NICE).",
     )
+    move_guests: bool = Field(
+        default=False,
+        description="Also move pages of virtual machines (KVM) by samples that do not show what"
+        " their guests access: those of pmu, spe and faults. Otherwise their pages stay where they"
+        " are; damon and idle see guests.",
+    )
     dry_run: bool = Field(default=False, description="Sample, plan and report, but move nothing.")
 
 

@@ -27,10 +27,12 @@ from hmd.policy.latency import loaded_latency_ns, parallelism
 from hmd.policy.nodes import nodes_of
 from hmd.policy.plan import MachineView
 from hmd.policy.saving import MOVE_NS
-from hmd.tick.tick import POLICY_ROWS, TickInputs, TickState
+from hmd.tick.tick import POLICY_ROWS, TickInputs, TickState, unseen_guests
 
 LISTED: Final = 5
 """Rows of each side that are listed without an address."""
+
+UNSEEN_GUESTS: Final = "its process runs virtual machines, whose accesses samples do not show"
 
 FULL: Final = "the fastest tier is full: a swap does not pay yet, or waits for budget or certainty"
 
@@ -88,12 +90,15 @@ def explain(
         more = policy.explain(pages, machine, rows)
     drained, found = state.admin.drained, []
     fastest = topology.tiers[0] if topology.tiers else ()
+    unseen = bool(unseen_guests(state, inputs)[slot])
     for page, figures in zip(_describe(pages, machine, rows), more, strict=True):
         if page["node"] in drained:
             page["why"] = f"node {page['node']} is drained: it leaves soon (hmd undrain)"
         elif page["tier"] > 0 and drained.issuperset(fastest):
             nodes = format_ids(sorted(drained.intersection(fastest)))
             page["why"] = f"the fastest tier is drained, node {nodes} (hmd undrain)"
+        elif unseen:
+            page["why"] = f"{UNSEEN_GUESTS}; {page['why']}"
         begin = page["address"]
         if bound := bindings.nodes_at(begin):
             kept = format_ids(bound)

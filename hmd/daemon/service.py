@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +58,7 @@ from hmd.policy.admin import AdminState
 from hmd.residency.kernel_totals import ResidentTotals
 from hmd.sample.selection import OpenedSampler
 from hmd.tick.stage_runner import StageRunner
+from hmd.tick.tick import unseen_guests
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -204,6 +206,7 @@ class Service:
         run(Stage.MIGRATE, lambda: self._drain_supervisor.send_request(self.stages, now_s), None)
         self._sampler_supervisor.count_tick(failed=sample in runner.failed)
         run(observe, lambda: self._observe(record), None)
+        run(observe, self._warn_of_guests, None)
         self.observer.record_observe_time(runner.seconds[observe], observe in runner.failed)
         run(observe, lambda: self._update_budget(record, changed), None)
         self._notifier.alive()
@@ -499,6 +502,17 @@ class Service:
             self._log.info("%s", self.stages.opened.reason)
         for warning in start_warnings(self.stages, self._file):
             self._warnings.warn(warning)
+
+    def _warn_of_guests(self) -> None:
+        """Log which processes' pages stay where they are, as the sampler does not see guests."""
+        stages = self.stages
+        unseen = unseen_guests(stages.state, stages.inputs(0.0))
+        for process in compress(stages.state.heat.processes, unseen):
+            self._warnings.warn(
+                f"pid {process.pid} runs virtual machines, whose accesses {stages.sampler.name}"
+                " does not see: its pages stay where they are, unless sampler is damon or idle, or"
+                " migrate.move_guests is set"
+            )
 
     def _wait(self, due_s: float) -> None:
         """Sleep until a time or a signal; serve admin requests meanwhile."""

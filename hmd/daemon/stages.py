@@ -116,6 +116,7 @@ class Stages:
             machine=self.machine,
             tracked=self.tracked,
             pageout_s=self.config.decide.pageout,
+            move_guests=self.config.migrate.move_guests,
         )
 
     def tick(self, now_s: float, runner: StageTimer) -> TickRecord:

@@ -26,7 +26,7 @@ from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES, PAGE_SIZE_VARIABLE, PAGE
 from hmd.linux.damon import Kdamonds
 from hmd.linux.damon_ownership import NOT_READABLE, damon_finding, holder
 from hmd.linux.huge_pages import HugeSource, read_huge_pages
-from hmd.linux.mappings import read_mappings
+from hmd.linux.mappings import read_mappings, runs_guests
 from hmd.linux.memory_policy import bound_processes
 from hmd.linux.node_memory import hugetlb_finding
 from hmd.linux.procfs import PROC, SYSFS, chosen, format_ids, read_int, read_text
@@ -180,6 +180,7 @@ def competing_findings(proc: Path = PROC, sysfs: Path = SYSFS) -> tuple[Diagnost
         _damon_module(sysfs, "damon_stat", "has DAMON for itself alone, so that hmd cannot use it"),
         _damon_schemes(sysfs),
         _memory_policies(proc),
+        _virtual_machines(proc),
         _ksm(sysfs),
         _transparent_huge_pages(sysfs),
     )
@@ -314,6 +315,28 @@ def _memory_policies(proc: Path) -> Diagnostic | None:
         f"{len(bound)} bound (pid {', '.join(bound[:_LISTED])}{more})",
         "hmd leaves pages on the nodes that MPOL_BIND (numactl --membind) binds them to",
     )
+
+
+def _virtual_machines(proc: Path) -> Diagnostic | None:
+    """Look for processes that run virtual machines of KVM."""
+    pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
+    found = [pid for pid in pids if _runs_guests(pid, proc)]
+    if not found:
+        return None
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    return Diagnostic(
+        "virtual machines",
+        Severity.OK,
+        f"{len(found)} of KVM (pid {', '.join(map(str, found[:_LISTED]))}{more})",
+        "pmu, spe and faults do not see what guests access: with these samplers, their pages stay"
+        " where they are",
+        "set sampler to damon or idle where targets are virtual machines",
+    )
+
+
+def _runs_guests(pid: int, proc: Path) -> bool:
+    mappings = read_mappings(pid, proc)
+    return mappings is not None and runs_guests(mappings.path)
 
 
 def _ksm(sysfs: Path) -> Diagnostic | None:

@@ -103,6 +103,17 @@ STRIDE_BYTES: Final = HUGE_PAGE_BYTES
 _EQUAL, _LESS = 0, 1
 
 
+_GUEST_CPU: Final = "anon_inode:kvm-vcpu"
+
+
+def runs_guests(paths: Iterable[str]) -> bool:
+    """Return whether mappings with these paths are those of a virtual machine of KVM.
+
+    It has to map each of its CPUs to run them (KVM_RUN, Documentation/virt/kvm/api.rst).
+    """
+    return any(path.startswith(_GUEST_CPU) for path in paths)
+
+
 class FileKey(NamedTuple):
     """A file: device and inode as maps prints them, and what distinguishes files of these.
 

@@ -28,7 +28,14 @@ import numpy.typing as npt
 
 from hmd.heat.settings import CHUNK_BYTES
 from hmd.linux.huge_pages import huge_throughout
-from hmd.linux.mappings import PROCESS_MOST, MappingKind, Mappings, SharedRange, range_bytes
+from hmd.linux.mappings import (
+    PROCESS_MOST,
+    MappingKind,
+    Mappings,
+    SharedRange,
+    range_bytes,
+    runs_guests,
+)
 from hmd.linux.process_table import ProcessTable
 from hmd.linux.procfs import ProcessId
 from hmd.linux.targets import SafeRegex
@@ -95,6 +102,7 @@ class SummaryReading:
         """Own the pieces; mappings whose path matches one of ``kept`` are unmovable."""
         self.process, self.parts = process, list[SummaryPart]()
         self.shared: list[SharedRange] = []
+        self.runs_guests = False
         self._pieces, self._kept = pieces, kept
         self._huge: list[Addresses] = []
 
@@ -103,6 +111,7 @@ class SummaryReading:
         for piece in self._pieces:
             self.parts.append(accessible_part(piece.keeping(self._kept) if self._kept else piece))
             self._huge.append(huge_throughout(piece))
+            self.runs_guests |= runs_guests(piece.path)
             self.shared = nlargest(PROCESS_MOST, [*self.shared, *piece.shared], key=range_bytes)
             if over():
                 return False

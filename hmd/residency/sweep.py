@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -164,6 +164,7 @@ class ResidencySweep:
         self._shared = SharedPages(self.settings.shared_units)
         self._forks = ForkedPages(self.settings.shared_units)
         self._refused: set[ProcessId] = set()
+        self._guests: set[ProcessId] = set()
         self.unswept: set[ProcessId] = set()
         """Processes some of whose pages no sweep has reached yet, or of which it may not ask."""
         self.refusals: dict[ProcessId, int] = {}
@@ -214,6 +215,12 @@ class ResidencySweep:
         """Set whether pages that several processes map may move."""
         self.settings = replace(self.settings, move_shared=move_shared)
 
+    def guest_mask(self, processes: Sequence[ProcessId]) -> npt.NDArray[np.bool_]:
+        """Return which processes run virtual machines of KVM, shape ``(processes,)``."""
+        if not self._guests:
+            return np.zeros(len(processes), np.bool_)
+        return np.array([process in self._guests for process in processes], np.bool_)
+
     def step(self, heat: HeatTable, limit: StepLimit | None = None) -> int:
         """Ask for the nodes of some pages; returns how many.
 
@@ -261,6 +268,7 @@ class ResidencySweep:
         self._large.set_processes(processes)
         self._table = table = ProcessTable(processes)
         self._refused = {process for process in self._refused if process in table}
+        self._guests = {process for process in self._guests if process in table}
         self._spaces = {p: space for p, space in self._spaces.items() if p in table}
         self.refusals = {p: number for p, number in self.refusals.items() if p in table}
         new = set(processes).difference(self._processes)
@@ -343,6 +351,7 @@ class ResidencySweep:
     def _use_mappings(self, heat: HeatTable, slot: int, reading: SummaryReading) -> None:
         """Put new chunks first in the sweep, remove unmapped ones."""
         process, tick = reading.process, heat.history.tick
+        (self._guests.add if reading.runs_guests else self._guests.discard)(process)
         if reading.shared or self._shared.shares(process):
             namespace = self._memory.mount_namespace(process)
             self._shared.set_mappings(process, in_namespace(reading.shared, namespace))

@@ -24,8 +24,9 @@ class Capabilities:
 
     ``counts_accesses``: its rows are single accesses, as of PEBS or IBS, so that heat has no bound
     per page and tick. ``ranks_heat``: it shows which pages stay hot. ``sees_reads``: it observes
-    loads from resident pages; without it, pages in use look idle. ``modelled_clock``: times are
-    those of the emulated machine. ``exclusive``: one user at a time. ``perf_events``: it opens
+    loads from resident pages; without it, pages in use look idle. ``sees_guests``: it observes what
+    guests of virtual machines access; without it, so does their memory. ``modelled_clock``: times
+    are those of the emulated machine. ``exclusive``: one user at a time. ``perf_events``: it opens
     perf_event_open(2), which perf_event_paranoid restricts. ``never_automatic``: why ``auto`` never
     selects it, None where it may.
     """
@@ -33,6 +34,7 @@ class Capabilities:
     counts_accesses: bool = False
     ranks_heat: bool = True
     sees_reads: bool = True
+    sees_guests: bool = False
     modelled_clock: bool = False
     exclusive: bool = False
     perf_events: bool = False
@@ -77,10 +79,12 @@ SAMPLERS: Final[Mapping[str, SamplerEntry]] = {
     "damon": SamplerEntry(
         "hmd.sample.damon_sampler:open_damon",
         "regions of the kernel's DAMON",
-        Capabilities(exclusive=True),
+        Capabilities(exclusive=True, sees_guests=True),
     ),
     "idle": SamplerEntry(
-        "hmd.sample.idle_pages:open_idle_pages", "idle page tracking", Capabilities()
+        "hmd.sample.idle_pages:open_idle_pages",
+        "idle page tracking",
+        Capabilities(sees_guests=True),
     ),
     "faults": SamplerEntry(
         "hmd.sample.page_faults:open_faults",
@@ -92,6 +96,7 @@ SAMPLERS: Final[Mapping[str, SamplerEntry]] = {
         "pages written",
         Capabilities(
             sees_reads=False,
+            sees_guests=True,
             never_automatic="it clears soft-dirty bits, so checkpointing tools such as CRIU would"
             " miss changes",
         ),

@@ -157,12 +157,16 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickInputs:
-    """What a tick acts on. Pages that were idle for ``pageout_s`` are paged out, none if None."""
+    """What a tick acts on. Pages that were idle for ``pageout_s`` are paged out, none if None.
+
+    ``move_guests``: also pages of virtual machines that the sampler does not see.
+    """
 
     now_s: float
     machine: Machine
     tracked: Tracked
     pageout_s: float | None = None
+    move_guests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +338,20 @@ def unmovable_mask(state: TickState, inputs: TickInputs) -> npt.NDArray[np.bool_
     """Return which processes' pages no policy may move now, shape ``(processes,)``."""
     processes = state.heat.processes
     pinned = state.admin.pinned_mask(processes, inputs.tracked.targets)
-    return pinned | state.cpuset_backoff.waiting_mask(processes, inputs.now_s)
+    unmovable = pinned | state.cpuset_backoff.waiting_mask(processes, inputs.now_s)
+    return unmovable | unseen_guests(state, inputs)
+
+
+def unseen_guests(state: TickState, inputs: TickInputs) -> npt.NDArray[np.bool_]:
+    """Return which processes run guests that the sampler does not see, shape ``(processes,)``.
+
+    Their memory looks unused, whatever the guests do: policies leave it where it is, and none is
+    paged out. Requests of administrators do not need its heat.
+    """
+    processes = state.heat.processes
+    if inputs.move_guests or inputs.machine.sampler.capabilities.sees_guests:
+        return np.zeros(len(processes), np.bool_)
+    return state.sweep.guest_mask(processes)
 
 
 def decide_dry(state: TickState, inputs: TickInputs, limits: TickLimits, plan: Plan) -> Plan | None:
@@ -416,6 +433,7 @@ def page_out(state: TickState, inputs: TickInputs, limits: TickLimits) -> int:
     budget_bytes = state.mover.budget_bytes(now_s)
     machine = MachineView(inputs.machine.topology, (), now_s, limits.tick_s, budget_bytes)
     pinned = admin.pinned_mask(heat.processes, inputs.tracked.targets)
+    pinned |= unseen_guests(state, inputs)
     if inputs.tracked.dry is not None:
         pinned |= inputs.tracked.dry
     machine = without_drained(machine, admin.drained)

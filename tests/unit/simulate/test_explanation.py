@@ -27,6 +27,7 @@ from hmd.linux.procfs import ProcessId
 from hmd.metrics.move_journal import MoveJournal
 from hmd.policy import registry
 from hmd.policy.learned.features import FEATURES
+from hmd.residency.sweep import ResidencySweep
 from hmd.simulate.machine import PROGRAM, SimulatedMachine
 from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings
@@ -178,3 +179,15 @@ def test_explain_names_the_drain_that_keeps_a_page_away(explained: Explained) ->
     why = {page["tier"]: page["why"] for page in pages}
     assert why[0] == "node 0 is drained: it leaves soon (hmd undrain)"
     assert why[1] == "the fastest tier is drained, node 0 (hmd undrain)"
+
+
+def test_explain_page_of_virtual_machine_says_that_guests_are_not_seen(
+    explained: Explained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ResidencySweep, "guest_mask", lambda _, processes: np.ones(len(processes), np.bool_)
+    )
+    for page in explained.of()["pages"]:
+        assert page["why"].startswith(
+            "its process runs virtual machines, whose accesses samples do"
+        )

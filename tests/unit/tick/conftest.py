@@ -12,8 +12,7 @@ from hmd.policy.builtin.histogram import Histogram, HistogramSettings
 PAGES, FAST = 2048, 600
 
 
-@pytest.fixture
-def synthetic() -> SyntheticRun:
+def synthetic_run() -> SyntheticRun:
     """Hot pages on the slow node, and a fast node that is empty."""
     return SyntheticRun(
         Histogram(HistogramSettings(headroom=0.0, headroom_min=0)),
@@ -22,3 +21,8 @@ def synthetic() -> SyntheticRun:
         np.ones(PAGES, np.int8),
         samples_per_tick=20_000,
     )
+
+
+@pytest.fixture
+def synthetic() -> SyntheticRun:
+    return synthetic_run()

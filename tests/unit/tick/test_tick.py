@@ -15,6 +15,7 @@ import pytest
 from bench.synthetic.synthetic_run import PROCESS, SyntheticMemory, SyntheticRun, hot_blocks
 from hmd.heat.table import HeatTable
 from hmd.heat.view import PageView
+from hmd.linux.mappings import Mappings
 from hmd.linux.procfs import ProcessId
 from hmd.linux.resident_pages import PageSharing
 from hmd.metrics.status import Stage
@@ -27,8 +28,8 @@ from hmd.residency.memory_reader import ModelledMemory
 from hmd.residency.sweep import StepLimit
 from hmd.sample.access_batch import AccessBatch
 from hmd.tick.stage_runner import StageRunner
-from hmd.tick.tick import TickLimits, Tracked, decide, decide_dry
-from tests.unit.tick.conftest import FAST, PAGES
+from hmd.tick.tick import TickLimits, Tracked, decide, decide_dry, unseen_guests
+from tests.unit.tick.conftest import FAST, PAGES, synthetic_run
 
 Column = npt.NDArray[np.generic]
 
@@ -292,3 +293,26 @@ def test_targets_in_dry_run_and_others_are_planned_apart(synthetic: SyntheticRun
     assert alone is not None
     assert set(alone.process.tolist()) == {1}
     assert alone.pages.sum() > would.pages.sum()
+
+
+@pytest.mark.parametrize(
+    ("sees_guests", "move_guests"), [(False, False), (True, False), (False, True)]
+)
+def test_pages_of_virtual_machine_stay_unless_the_sampler_sees_guests(
+    monkeypatch: pytest.MonkeyPatch, sees_guests: bool, move_guests: bool
+) -> None:
+    whole = SyntheticMemory.mappings
+
+    def with_guest_cpu(memory: SyntheticMemory, pid: int) -> Mappings | None:
+        found = whole(memory, pid)
+        return None if found is None else replace(found, path=("anon_inode:kvm-vcpu:0",))
+
+    monkeypatch.setattr(SyntheticMemory, "mappings", with_guest_cpu)
+    able = replace(SyntheticRun.capabilities, sees_guests=sees_guests)
+    monkeypatch.setattr(SyntheticRun, "capabilities", able)
+    run = synthetic_run()
+    run.ticks.inputs = replace(run.ticks.inputs, move_guests=move_guests)
+    record = run.ticks.tick(1.0)
+    assert (len(record.plan) > 0) == (sees_guests or move_guests)
+    unseen = unseen_guests(run.ticks.state, run.ticks.inputs)
+    assert unseen.tolist() == [not (sees_guests or move_guests)]
