@@ -73,6 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sampler (default auto: the best that works here)",
     )
     parser.add_argument(
+        "--loads",
+        choices=("auto", "miss", "latency"),
+        default="auto",
+        help="loads that a PMU samples: those that miss the last-level cache, or slow ones, whose "
+        "latencies are known then, but not how many there are (default auto: misses where the CPU "
+        "can)",
+    )
+    parser.add_argument(
         "--no-pairs",
         dest="pairs",
         action="store_false",
@@ -128,7 +136,9 @@ def run(args: argparse.Namespace) -> int:
         randomize=args.randomize,
         seconds=args.seconds,
         settings=RecordSettings(interval_s=args.interval),
-        sample=SampleSettings(sampler=args.sampler, period=args.period, pairs=args.pairs),
+        sample=SampleSettings(
+            sampler=args.sampler, period=args.period, loads=args.loads, pairs=args.pairs
+        ),
     )
     if args.pid is not None:
         recorded = record_running(request, args.pid)

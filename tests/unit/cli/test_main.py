@@ -5,14 +5,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from hmd import __version__
-from hmd.base.errors import Exit
+from hmd.base.errors import Exit, MissingError
 from hmd.cli.main import COMMANDS, build_parser, main
+from hmd.trace.session import RecordRequest
 
 HEAVY = ("numba", "numpy", "psutil", "matplotlib", "yaml", "pydantic", "rich")
 
@@ -54,6 +56,19 @@ def test_help_of_command_has_examples(name: str, capsys: pytest.CaptureFixture[s
 def test_record_pairs_on_by_default(words: list[str], pairs: bool) -> None:
     args = build_parser().parse_args(["record", "-o", "t", *words, "--", "true"])
     assert args.pairs is pairs
+
+
+@pytest.mark.parametrize("loads", ["auto", "miss", "latency"])
+def test_record_samples_the_loads_that_are_asked_for(
+    loads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: RecordRequest, command: Sequence[str]) -> None:
+        raise MissingError(f"{' '.join(command)} with {request.sample.loads}")
+
+    monkeypatch.setattr("hmd.trace.session.record_command", refuse)
+    args = build_parser().parse_args(["record", "-o", "t", "--loads", loads, "--", "true"])
+    with pytest.raises(MissingError, match=f"true with {loads}"):
+        args.func(args)
 
 
 def test_groups_list_every_module_of_a_command() -> None:

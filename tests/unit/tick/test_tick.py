@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.synthetic.synthetic_run import PROCESS, SyntheticMemory, SyntheticRun, hot_blocks
+from bench.synthetic.synthetic_run import BASE, PROCESS, SyntheticMemory, SyntheticRun, hot_blocks
+from hmd.base.units import PAGE_BYTES
 from hmd.heat.table import HeatTable
 from hmd.heat.view import PageView
 from hmd.linux.mappings import Mappings
+from hmd.linux.page_calls import MoveFlags
 from hmd.linux.procfs import ProcessId
 from hmd.linux.resident_pages import PageSharing
 from hmd.metrics.status import Stage
@@ -171,6 +174,39 @@ def test_refused_moves_of_shared_pages_are_not_tried_tick_after_tick(
     planned = [len(tick(float(number)).plan) for number in range(20)]
     assert planned[0] > 0
     assert sum(planned[2:]) == 0
+
+
+def test_pages_that_only_the_kernel_takes_for_shared_wait_longer_each_time(
+    synthetic: SyntheticRun, tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """folio_maybe_mapped_shared() may be wrong of a large folio that more than two processes mapped
+    at some time (include/linux/mm.h), while pagemap shows its pages as the process's own.
+    """
+    tried: Counter[int] = Counter()
+    whole = SyntheticMemory.move_pages
+
+    def refuse_odd(
+        memory: SyntheticMemory,
+        pid: int,
+        addresses: npt.NDArray[np.uint64],
+        nodes: npt.NDArray[np.int32],
+        flags: MoveFlags,
+        /,
+    ) -> tuple[int, npt.NDArray[np.int32]]:
+        odd = addresses // PAGE_BYTES % 2 == 1
+        tried.update(addresses[odd].tolist())
+        status = np.full(len(addresses), -errno.EACCES, np.int32)
+        if not odd.all():
+            _, status[~odd] = whole(memory, pid, addresses[~odd], nodes[~odd], flags)
+        return 0, status
+
+    monkeypatch.setattr(SyntheticMemory, "move_pages", refuse_odd)
+    for number in range(200):
+        tick(float(number))
+    assert 0 < max(tried.values()) <= 8  # after 0, 2, 4, ... 128 s
+    hottest = np.argsort(-synthetic.weights)[:512]
+    even = hottest[(BASE // PAGE_BYTES + hottest) % 2 == 0]
+    assert (synthetic.node[even] == 0).all()
 
 
 def test_failed_decision_ends_no_requested_move(synthetic: SyntheticRun, tick: Tick) -> None:
