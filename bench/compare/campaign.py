@@ -64,8 +64,8 @@ from hmd.emulate.vm.guest import Command, GuestError
 from hmd.emulate.vm.images import warm_kernels
 
 _DAEMON_ROOMS = (
-    *("machine", "sample", "residency", "heat", "decide", "migrate"),
-    *("pipeline", "daemon", "native"),
+    *("base", "linux", "sample", "residency", "heat", "policy", "migrate"),
+    *("tick", "config", "control", "metrics", "daemon", "native"),
 )
 _SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES, SERVICE_CACHE_BYTES)
 
