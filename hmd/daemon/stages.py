@@ -341,7 +341,7 @@ def _state(
             old, heat=heat, policy=policy, dry_policy=dry_policy, mover=mover, pageout=pageout
         )
     memory = KernelMemory(proc, bindings)
-    sweep = ResidencySweep(settings.sweep_settings(config, topology), memory)
+    sweep = ResidencySweep(settings.sweep_settings(config, topology), memory, wall=time.monotonic)
     return TickState(
         heat=heat,
         sweep=sweep,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import select
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -134,6 +135,8 @@ class KernelLoader:
                 stderr=subprocess.STDOUT,
                 bufsize=0,
             )
+            with suppress(OSError):  # it has ended already
+                os.setpriority(os.PRIO_PROCESS, self._compiler.pid, 19)
             self.progress = "kernels"
         if self._compiler is not None and not self._finish(self._compiler, alive, wait=wait):
             return False

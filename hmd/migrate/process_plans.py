@@ -3,7 +3,7 @@
 
 Takes a process and its mappings; gives plans slice by slice of address space, so that a process of
 any size takes little memory here, progress can be shown, and the caller can stop. Costs one query
-per resident page (0.2 µs); before Linux 6.7 per mapped page, in mappings that have resident pages.
+per resident page (0.2 µs); before Linux 6.7 also a read of pagemap in mappings that have pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hmd.linux.huge_pages import HugeSource, huge_source, read_huge_pages
 from hmd.linux.mappings import Mappings
 from hmd.linux.page_calls import query_nodes
 from hmd.linux.procfs import PROC, ProcessId, read_bytes
-from hmd.linux.resident_pages import resident_ranges
+from hmd.linux.resident_pages import present_pages, resident_ranges
 from hmd.migrate.status import PROCESS_WIDE, MoveStatus, status_of_pages
 from hmd.policy.plan import Plan
 
@@ -149,9 +149,13 @@ class ProcessPlans:
                 row += 1
 
     def _slice(self, spans: Sequence[Span], span_bytes: int) -> PlanSlice:
-        pieces = [np.arange(*span, PAGE_BYTES, dtype=np.uint64) for span in spans]
+        pid = self._process.pid
+        if self._scans:
+            pieces = [np.arange(*span, PAGE_BYTES, dtype=np.uint64) for span in spans]
+        else:  # reserved address space has no pages, and may have terabytes
+            pieces = [present_pages(pid, *span, self._proc) for span in spans]
         address = np.concatenate([_NO_BLOCKS, *pieces])
-        node = self._query(self._process.pid, address)
+        node = self._query(pid, address)
         node[node == -errno.ENOSYS] = -errno.EPERM  # of the whole call, as of seccomp profiles
         answers = {
             MoveStatus(code) for code in np.unique(status_of_pages(node, self._to_node)).tolist()

@@ -170,10 +170,10 @@ def compile_kernels(report: Callable[[int, int], None]) -> None:
 COMPILER: Final = (
     sys.executable,
     "-c",
-    f"import os; os.nice(30); from {__name__} import compile_kernels; "
+    f"from {__name__} import compile_kernels; "
     "compile_kernels(lambda *counts: print(*counts, flush=True))",
 )
-"""Runs :func:`compile_kernels` at the lowest priority; prints a line with its two counts each."""
+"""Runs :func:`compile_kernels`; prints a line with its two counts each."""
 
 
 def warm_apart(environment: Mapping[str, str]) -> None:

@@ -110,6 +110,10 @@ _TURN_STEPS: Final = 64
 _CALM: Final = 64
 """A sweep or a step is calm if fewer than one page in so many has changed."""
 
+MAX_WAIT_S: Final = 0.25
+"""Time after which a step ends in which it waits for the locks of address spaces: a program that
+maps all the time must not stop the daemon. One wait may be longer."""
+
 _LEAST_PACE: Final = 1 / 4
 """Share of its time that a step takes at least, however calm the last ones were."""
 
@@ -150,10 +154,12 @@ class ResidencySweep:
         settings: SweepSettings | None = None,
         memory: MemoryReader | None = None,
         clock: Callable[[], float] = time.thread_time,
+        wall: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """``clock`` gives CPU time; ``wall`` time that also passes in waits, by default none."""
         self.settings = settings or SweepSettings()
         self._memory: MemoryReader = memory or KernelMemory()
-        self._clock = clock
+        self._clock, self._wall, self._wall_end_s = clock, wall, 0.0
         self._end_s = self._owed_s = 0.0
         self._pace, self._recorded, self._changed = 1.0, 0, 0
         self._spaces: dict[ProcessId, SweepState] = {}
@@ -228,6 +234,7 @@ class ResidencySweep:
         """
         limit = limit or StepLimit(self.settings.pages_per_step, self.settings.step_s)
         begun_s, pages = self._clock(), limit.pages
+        self._wall_end_s = self._wall() + MAX_WAIT_S
         left_s = limit.cpu_s * self._pace - self._owed_s
         asked = self._recorded = self._changed = 0
         if left_s > 0:
@@ -256,7 +263,7 @@ class ResidencySweep:
             self._pace = max(self._pace / 2, _LEAST_PACE)
 
     def _over(self) -> bool:
-        return self._clock() >= self._end_s
+        return self._clock() >= self._end_s or self._wall() > self._wall_end_s
 
     def _follow(self, processes: tuple[ProcessId, ...]) -> None:
         """Forget processes that are not tracked any more; turns go on where they were."""

@@ -97,6 +97,10 @@ class Booted:
         return dict(line.split("=", 1) for line in said.splitlines())
 
 
+KERNELS = ROOT / "build/deb/kernels"
+"""Machine code of the installed package's kernels: to compile them takes a minute."""
+
+
 @contextmanager
 def booted(debian: Debian) -> Iterator[Booted]:
     """Boot it with its own systemd as first process; at the end all its processes are killed."""
@@ -197,6 +201,18 @@ def clean(package: Path) -> Path:
     return archive
 
 
+def lend_kernels(folder: Path) -> None:
+    """Give a system the kernels that an earlier one compiled, as far as they still are valid."""
+    if KERNELS.exists():
+        shutil.copytree(KERNELS, folder / "var/cache/hmd", dirs_exist_ok=True)
+
+
+def keep_kernels(folder: Path) -> None:
+    """Keep what the package has compiled as it was installed, for any user of the next system."""
+    shutil.copytree(folder / "var/cache/hmd", KERNELS, dirs_exist_ok=True)
+    subprocess.run(["chmod", "-R", "a+rwX", str(KERNELS)], check=True)
+
+
 @pytest.fixture
 def debian(clean: Path, package: Path, tmp_path: Path) -> Iterator[Debian]:
     """A clean Debian with the package in /tmp; removed when the test ends."""
@@ -204,5 +220,6 @@ def debian(clean: Path, package: Path, tmp_path: Path) -> Iterator[Debian]:
     folder.mkdir()
     subprocess.run(["tar", "--numeric-owner", "-xf", str(clean), "-C", str(folder)], check=True)
     shutil.copy(package, folder / "tmp/hmd.deb")
+    lend_kernels(folder)
     yield Debian(folder)
     shutil.rmtree(folder)

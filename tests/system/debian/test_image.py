@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hmd import __version__
-from tests.system.debian.conftest import ROOT
+from tests.system.debian.conftest import KERNELS, ROOT, keep_kernels
 
 RECIPE = ROOT / "packaging/container/Containerfile"
 
@@ -55,6 +55,8 @@ def image(
     assert base is not None
     scratch = images.run("from", "scratch").strip()
     images.run("add", "--quiet", scratch, str(clean), "/")
+    if KERNELS.exists():
+        images.run("add", "--quiet", scratch, str(KERNELS), "/var/cache/hmd")
     images.run("commit", "--quiet", "--rm", scratch, f"docker.io/library/{base[1]}")
     context = folder / "context"
     (context / "build/deb").mkdir(parents=True)
@@ -64,7 +66,10 @@ def image(
     # Not as docs/how-to/clusters.md has it: a chroot's capabilities are set after its filter,
     # which ours forbids.
     start = ("from", "--pull-never", "--security-opt=seccomp=unconfined")
-    yield images, images.run(*start, "localhost/hmd").strip()
+    container = images.run(*start, "localhost/hmd").strip()
+    keep_kernels(Path(images.run("mount", container).strip()))
+    images.run("umount", container)
+    yield images, container
     shutil.rmtree(folder)
 
 
@@ -74,6 +79,7 @@ def test_image_runs_hmd_as_entrypoint(image: tuple[Images, str]) -> None:
     assert config["Entrypoint"] == ["hmd"]
     assert config["Cmd"] == ["run"]
     assert config["ExposedPorts"] == {"9742/tcp": {}}
+    assert "NUMBA_CPU_NAME=x86-64-v2" in config["Env"]
     run = ("run", "--isolation=chroot", "--cap-add=CAP_SYS_ADMIN", container, *config["Entrypoint"])
     assert images.run(*run, "--version").strip() == f"hmd {__version__}"
     assert "ready: 0 targets" in images.run(*run, *config["Cmd"], "--once", log=True)
@@ -88,3 +94,12 @@ def test_image_contains_no_build_files(image: tuple[Images, str]) -> None:
     assert "hmd_" not in left
     assert "Packages" not in left
     assert "gcc" not in left
+
+
+def test_image_has_its_kernels_compiled_for_any_cpu(image: tuple[Images, str]) -> None:
+    """A pod has files that it cannot write, and would compile at each of its starts."""
+    images, container = image
+    code = "from hmd.policy.registry import _import_kernels as i; i(None)\n"
+    code += "from hmd.base.numba_kernels import uncompiled; print(uncompiled())"
+    words = ("run", "--isolation=chroot", container, "/usr/lib/hmd/bin/python", "-c", code)
+    assert images.run(*words) == "{}\n"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hmd import __version__
-from tests.system.debian.conftest import Booted, Debian, booted
+from tests.system.debian.conftest import Booted, Debian, booted, keep_kernels
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -84,6 +84,7 @@ def machine(debian: Debian, package: Path, tmp_path: Path) -> Iterator[Booted]:
 def test_service_is_started_controlled_upgraded_and_purged(machine: Booted, debian: Debian) -> None:
     before = debian.files()
     machine.run("dpkg", "--force-unsafe-io", "--install", "/root/hmd.deb")
+    keep_kernels(machine.folder)
     assert machine.show("ActiveState", "UnitFileState") == {
         "ActiveState": "inactive",
         "UnitFileState": "disabled",
@@ -112,6 +113,9 @@ def check_runs_as_its_user(machine: Booted) -> None:
     assert (service["User"], service["ActiveState"], service["NRestarts"]) == ("hmd", "active", "0")
     assert service["StatusText"].startswith("1 processes of 1 targets, sampler faults")
     assert found["pid"] == int(service["MainPID"])
+    # Nothing was compiled in the daemon: not in its unit, and not after the start.
+    said = machine.run("journalctl", "--unit", "hmd", "--output", "cat")
+    assert "compiling" not in said
     assert status(machine, lambda now: now["sampler"]["samples"] > 0)
     assert " 2.1 OK" in machine.run("systemd-analyze", "security", "hmd")
 

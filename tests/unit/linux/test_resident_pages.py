@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+from pathlib import Path
+
 import numpy as np
 
 from hmd.base.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
-from hmd.linux.resident_pages import every_page
+from hmd.linux.resident_pages import every_page, present_pages
 
 
 def test_every_page_takes_huge_pages_of_its_part_only() -> None:
@@ -24,3 +28,19 @@ def test_every_page_without_huge_pages_has_each_small_page() -> None:
     assert part.until == HUGE_PAGE_BYTES
     assert not len(part.huge)
     assert len(part.pages) == HUGE_PAGE_PAGES
+
+
+def test_present_pages_of_reserved_space_are_those_that_were_written() -> None:
+    reserved = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    reserved.madvise(mmap.MADV_NOHUGEPAGE)
+    view = np.frombuffer(reserved, np.uint8)
+    start = int(view.__array_interface__["data"][0])
+    for page in (0, 5, 16383):
+        reserved[page * mmap.PAGESIZE] = 1
+    found = present_pages(os.getpid(), start, start + (64 << 20))
+    assert ((found - np.uint64(start)) // np.uint64(mmap.PAGESIZE)).tolist() == [0, 5, 16383]
+    del view
+
+
+def test_present_pages_without_pagemap_may_be_all(tmp_path: Path) -> None:
+    assert len(present_pages(7, 0, 4 * mmap.PAGESIZE, tmp_path)) == 4

@@ -19,7 +19,7 @@ from hmd.linux.procfs import ProcessId
 from hmd.linux.targets import SafeRegex
 from hmd.residency.address_spaces import accessible_part, subtract_runs, summarise_space
 from hmd.residency.memory_reader import Addresses, ModelledMemory, Pieces
-from hmd.residency.sweep import ResidencySweep, SweepSettings
+from hmd.residency.sweep import MAX_WAIT_S, ResidencySweep, SweepSettings
 from tests.unit.heat.swept_tick import tick
 
 PROCESS = ProcessId(10, 1)
@@ -359,3 +359,26 @@ def kept_pages(table: HeatTable) -> tuple[list[int], list[int]]:
     """Pages on node 1 that may move, and that must stay, by process."""
     movable, fixed = table.resident_pages(2)
     return movable[:, 1].tolist(), fixed[:, 1].tolist()
+
+
+def test_sweep_that_waits_for_locks_ends_its_step() -> None:
+    """Programs that map all the time hold their locks: waiting for many of them stops a tick."""
+    waited_s = 0.0
+
+    class Busy(Spaces):
+        def nodes(self, pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
+            nonlocal waited_s
+            waited_s += 0.1
+            return super().nodes(pid, addresses)
+
+    table, spaces = HeatTable(), Busy()
+    table.track_processes([PROCESS])
+    memory = ModelledMemory(spaces)
+    settings = SweepSettings(pages_per_step=1 << 20, max_sweep_ticks=1)
+    sweep = ResidencySweep(settings, memory, clock=lambda: 0.0, wall=lambda: waited_s)
+    spaces.map(CHUNK_BYTES, 512 * 512)
+    for _ in range(3):
+        before_s = waited_s
+        tick(table, sweep)
+        assert waited_s - before_s < MAX_WAIT_S + 0.2
+    assert sweep.unswept == {PROCESS}
