@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SIZE_UNITS_DECIMAL = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-DURATION_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+DURATION_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 _NUMBER = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([A-Za-z%]*)\Z", re.ASCII)
 
@@ -90,6 +90,11 @@ def format_amount(value: Amount) -> str:
     return format_size(value.size or 0) if value.share is None else format_percent(value.share)
 
 
+def format_mib(value: float) -> str:
+    """Return bytes for a person, to a whole MiB: ``1536 MiB``."""
+    return f"{value / 2**20:.0f} MiB"
+
+
 def format_size(value: int) -> str:
     """Return bytes in the largest binary unit that divides them."""
     unit, scale = "B", 1
@@ -143,7 +148,7 @@ def _schema(pattern: str, *examples: str, zero: bool = True) -> dict[str, Any]:
 
 
 SIZE_SCHEMA = _schema(r"^\d+(\.\d+)? ?(B|[KMGT]iB|kB|[MGT]B)$", "512MiB")
-DURATION_SCHEMA = _schema(r"^\d+(\.\d+)? ?(us|ms|s|min|h)$", "500ms")
+DURATION_SCHEMA = _schema(r"^\d+(\.\d+)? ?(us|ms|s|min|h|d)$", "500ms")
 SHARE_SCHEMA = _schema(r"^\d+(\.\d+)? ?%$", "10%", zero=False)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``hmd config``: check a configuration file, print the effective settings or the schema."""
+"""``hmd config``: check a configuration, show it and what it matches, or make one."""
 
 from __future__ import annotations
 
@@ -10,38 +10,55 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import ConfigError, Exit, MissingError
-from hmd.cli.arguments import add_flag
-from hmd.cli.output import print_json
+from hmd.cli.arguments import add_flag, whole_number
+from hmd.cli.output import format_bytes, print_json, printable
 
 if TYPE_CHECKING:
     from hmd.base.yaml_document import Mapping
     from hmd.config import Config
 
 DESCRIPTION = """\
-Check a configuration file, print the effective settings, or print the JSON Schema.
+Check a configuration file, show what its targets match now, make one from what runs here, print the
+effective settings, or print the JSON Schema.
 
 A configuration is a YAML file (usually /etc/hmd/hmd.yaml). The files *.yaml in the folder of the
 same name with the suffix .d (/etc/hmd/hmd.d) are merged into it in the order of their names.
 
 "check" also warns of what this machine lacks for the configuration, such as a user or a memory
-node; warnings do not change the exit code.
+node; warnings do not change the exit code. "generate" names the largest services (systemd units,
+else user and executable) and begins with a dry run.
 """
 
 EXAMPLES = """\
 examples:
   hmd config check /etc/hmd/hmd.yaml        one line FILE:LINE for each mistake, exit 3 if any
+  hmd config match /etc/hmd/hmd.yaml        processes and memory of each target now
+  hmd config generate > hmd.yaml            from the largest services of this machine
   hmd config show /etc/hmd/hmd.yaml         every setting, with the defaults filled in
   hmd config schema > hmd.schema.json       for editors that complete and check YAML
 """
 
 
+MAX_SHOWN = 8
+"""Processes of a target that "match" lists."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd config``."""
-    commands = parser.add_subparsers(metavar="check|show|schema", required=True)
+    commands = parser.add_subparsers(metavar="check|match|generate|show|schema", required=True)
     check = commands.add_parser("check", help="report every mistake, with file and line")
     check.add_argument("file", type=Path, metavar="FILE")
     add_flag(check, "--json", "print {ok, errors, warnings} as JSON")
     check.set_defaults(func=run_check)
+    match = commands.add_parser("match", help="show what each target matches now")
+    match.add_argument("file", type=Path, metavar="FILE")
+    add_flag(match, "--json", "print JSON: bytes")
+    match.set_defaults(func=run_match)
+    generate = commands.add_parser("generate", help="print a configuration for this machine")
+    generate.add_argument(
+        "--targets", type=whole_number(64), default=8, metavar="N", help="most targets (default 8)"
+    )
+    generate.set_defaults(func=run_generate)
     show = commands.add_parser("show", help="print the effective settings, defaults filled in")
     show.add_argument("file", type=Path, metavar="FILE")
     add_flag(show, "--json", "print JSON instead of YAML")
@@ -92,6 +109,48 @@ def _warnings(config: Config, document: Mapping) -> list[str]:
             for note in start_failures(config)
         ),
     ]
+
+
+def run_match(args: argparse.Namespace) -> int:
+    """Print the processes of each target and their resident memory, the largest first."""
+    from hmd.config import load
+    from hmd.daemon.checks import matches
+    from hmd.linux.procfs import read_stat
+
+    found = []
+    for name, sizes, reason in matches(load(args.file)):
+        largest = sorted(sizes.items(), key=lambda item: -item[1])
+        names = {
+            p: stat.name.decode("utf-8", "replace") for p in sizes if (stat := read_stat(p.pid))
+        }
+        processes = [{"pid": p.pid, "name": names.get(p, "?"), "bytes": n} for p, n in largest]
+        found.append({"target": name, "processes": processes, "empty_reason": reason})
+    if args.json:
+        print_json(found)
+        return Exit.OK
+    for target in found:
+        processes = target["processes"]
+        size = format_bytes(sum(process["bytes"] for process in processes))
+        some = f"{len(processes)} process{'es' * (len(processes) > 1)}, {size}"
+        print(f"{target['target']}: {target['empty_reason'] or some}")
+        for process in processes[:MAX_SHOWN]:
+            name = printable(process["name"])
+            print(f"  {process['pid']:>8} {name:<16} {format_bytes(process['bytes'])}")
+        if len(processes) > MAX_SHOWN:
+            print(f"  and {len(processes) - MAX_SHOWN} more")
+    return Exit.OK
+
+
+def run_generate(args: argparse.Namespace) -> int:
+    """Print a configuration from what runs here."""
+    from hmd.config.generate import generate, running_services
+    from hmd.linux.topology import read_topology
+    from hmd.sample.sampler import SampleSettings
+    from hmd.sample.selection import list_availability
+
+    samplers = [found.name for found in list_availability(SampleSettings()) if found.works]
+    print(generate(read_topology(), samplers, running_services(), args.targets), end="")
+    return Exit.OK
 
 
 def run_show(args: argparse.Namespace) -> int:

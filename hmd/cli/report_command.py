@@ -100,15 +100,15 @@ def _print(found: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
         ],
         right=numbers,
     )
-    for name, row in targets.items():
-        dry = row["dry_run"]
-        if dry["seconds"]:
+    for name, row in {**targets, **({"all targets": whole} if len(targets) > 1 else {})}.items():
+        dry, seconds = row["dry_run"], min(row["dry_run"]["seconds"], whole["seconds"])
+        if seconds:
             net_s = dry["saved_s"] - dry["lost_s"]
             print(
-                f"{name}: in {dry['seconds'] / 3600:.3g} h of dry run hmd would have moved"
+                f"{name}: in {seconds / 3600:.3g} h of dry run hmd would have moved"
                 f" {format_bytes(dry['promoted_bytes'])} up,"
                 f" {format_bytes(dry['demoted_bytes'])} down, and saved {net_s:.3g} s of waiting"
-                f" ({net_s / dry['seconds']:.2%} of the time)"
+                f" ({net_s / seconds:.2%} of the time)"
             )
     print(balance(whole))
     failed = ", ".join(f"{reason} {pages:.0f}" for reason, pages in whole["failures"].items())

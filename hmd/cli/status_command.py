@@ -67,15 +67,16 @@ def summary(status: Status) -> list[str]:
 
 def dry_run_state(status: Status) -> list[str]:
     """Return what dry runs would have done: a line per target, and what the last plan names."""
+    dry = {target["name"]: target["would"] for target in status["targets"] if target.get("dry_run")}
+    if len(dry) > 1:
+        whole = {key: sum(each[key] for each in dry.values()) for key in next(iter(dry.values()))}
+        dry["all of them"] = whole | {"seconds": max(each["seconds"] for each in dry.values())}
     lines = []
-    for target in status["targets"]:
-        if not target.get("dry_run"):
-            continue
-        would = target["would"]
+    for name, would in dry.items():
         net_s = would["saved_s"] - would["lost_s"]
         hours = max(would["seconds"], 1.0) / 3600
         lines.append(
-            f"dry run of {target['name']} for {_age(int(would['seconds']))}: would have moved"
+            f"dry run of {name} for {_age(int(would['seconds']))}: would have moved"
             f" {format_bytes(would['promoted_bytes'])} up,"
             f" {format_bytes(would['demoted_bytes'])} down, and saved"
             f" {net_s:.3g} s of waiting for memory ({net_s / hours:.3g} s per hour)"

@@ -73,6 +73,9 @@ def _address(value: object) -> object:
 
 Pid = Annotated[int, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[
+    tuple[Text, ...], BeforeValidator(_one_or_many, json_schema_input_type=Text | tuple[Text, ...])
+]
 Pattern = Annotated[str, BeforeValidator(_pattern), Field(min_length=1)]
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute), PlainSerializer(str, return_type=str)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -104,11 +107,12 @@ class TargetSection(ConfigSection):
     pid: Annotated[
         tuple[Pid, ...], BeforeValidator(_one_or_many, json_schema_input_type=Pid | tuple[Pid, ...])
     ] = Field(default=(), description="One process id, or a list.")
-    exe: Text | None = Field(
-        default=None,
+    exe: Texts = Field(
+        default=(),
         description="Shell pattern for the name of the program, as in redis-server or python3*:"
         " that of its executable file, or the one by which it was started, as from a link or a"
-        " script. With a / for the whole path of the executable, as in /opt/app/*, or of the link.",
+        " script. With a / for the whole path of the executable, as in /opt/app/*, or of the link."
+        " One or a list, of which one must match; so for cgroup and unit.",
     )
     cmdline: Pattern | None = Field(
         default=None,
@@ -122,15 +126,19 @@ class TargetSection(ConfigSection):
             " looked up again every 30 seconds.",
         )
     )
-    cgroup: Text | None = Field(
-        default=None,
+    cgroup: Texts = Field(
+        default=(),
         description="A cgroup, as in /system.slice, including the groups below it; parts of it may"
         " be shell patterns, as in /kubepods.slice/*burstable*.",
     )
-    unit: Text | None = Field(
-        default=None,
+    unit: Texts = Field(
+        default=(),
         description="A systemd unit, or a shell pattern for several, as in postgresql@*.service;"
         " .service may be left out. Units of users count only where user is set, too.",
+    )
+    exclude: Texts = Field(
+        default=(),
+        description="Programs that are left out, also as children: shell patterns as for exe.",
     )
     min_rss: Size = Field(
         default=0,

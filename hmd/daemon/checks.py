@@ -54,13 +54,21 @@ def empty_targets(config: Config, proc: Path = PROC) -> Iterator[ConfigWarning]:
     """Yield why targets match no process now; the daemon says so of each once it has looked."""
     if not config.targets:
         yield ConfigWarning(("targets",), "there are none: hmd has nothing to do")
-    specs = settings.target_specs(config)
-    found = ProcessWatcher(specs, proc).scan()
-    others: dict[ProcessId, str] = {}
-    for index, spec in enumerate(specs):
-        if not found[spec.name] and (reason := explain_empty(spec, others, proc)):
+    for index, (_, _, reason) in enumerate(matches(config, proc)):
+        if reason:
             yield ConfigWarning(("targets", index), f"matches nothing now: {reason}")
-        others.update(dict.fromkeys(found[spec.name], spec.name))
+
+
+def matches(config: Config, proc: Path = PROC) -> Iterator[tuple[str, dict[ProcessId, int], str]]:
+    """Yield each target with its processes now and their resident bytes, or why it has none."""
+    specs = settings.target_specs(config)
+    watcher = ProcessWatcher(specs, proc)
+    found = watcher.scan()
+    others: dict[ProcessId, str] = {}
+    for spec in specs:
+        sizes = {process: watcher.resident_bytes(process) for process in found[spec.name]}
+        yield spec.name, sizes, "" if sizes else explain_empty(spec, others, proc)
+        others.update(dict.fromkeys(sizes, spec.name))
 
 
 def start_failures(config: Config, proc: Path = PROC, sysfs: Path = SYSFS) -> list[ConfigWarning]:
@@ -85,10 +93,10 @@ def _targets(config: Config) -> Iterator[ConfigWarning]:
                 f"no user {target.user!r} on this machine; the target matches no process until"
                 " it is known (hmd looks it up again every 30 seconds)",
             )
-        if target.exe is not None and _REGEX_SIGNS.search(target.exe):
+        for pattern in filter(_REGEX_SIGNS.search, target.exe):
             yield ConfigWarning(
                 ("targets", index, "exe"),
-                f"{target.exe!r} looks like a regular expression; exe is a shell pattern, as in"
+                f"{pattern!r} looks like a regular expression; exe is a shell pattern, as in"
                 " redis-* or /opt/redis/*",
             )
 

@@ -55,11 +55,12 @@ def target_specs(config: Config) -> tuple[TargetSpec, ...]:
         TargetSpec(
             name=target.name,
             pids=target.pid,
-            exe=target.exe,
+            exe=target.exe or None,
             cmdline=target.cmdline,
             user=target.user,
-            cgroup=target.cgroup,
-            unit=target.unit,
+            cgroup=target.cgroup or None,
+            unit=target.unit or None,
+            exclude=target.exclude,
             min_rss_bytes=target.min_rss,
             follow_children=target.follow_children,
         )

@@ -262,6 +262,9 @@ class ProcessWatcher:
         members = _pin(target.pinned, roots) if spec.pids else roots
         if spec.follow_children:
             members = self._follow(members, target, children)
+        if spec.exclude:
+            excludes = target.selector.excludes
+            members = {p for p in members if not excludes(folder_of(self._proc, p.pid))}
         for process in members:
             self._known[process.pid].wanted = True
         if spec.min_rss_bytes:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import translate
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from hmd.base.errors import ConfigError
 from hmd.base.quantities import format_size
@@ -35,6 +35,8 @@ from hmd.linux.cgroups import (
     units_of,
 )
 from hmd.linux.procfs import PROC, ProcessId, absent, read_bytes, read_live_stat
+
+Value = TypeVar("Value", str, str | int)
 
 MAX_TEXT_BYTES: Final = 16384
 """Start of a text that is searched; the rest is not read."""
@@ -89,6 +91,8 @@ class TargetSpec:
     path, or for the name by which the program was started, which differs where that is a link or a
     script (:func:`started_names`). A pattern with a ``/`` applies to the whole path, and ``*`` then
     also matches ``/``; the path of a link selects what was started by the link's name.
+    ``exe``, ``cgroup`` and ``unit`` may have several values, of which one must match. Programs that
+    match ``exclude``, patterns as ``exe``, are left out, also as children.
     ``cmdline`` is a regular expression searched for in the arguments joined by spaces, up to
     ``MAX_TEXT_BYTES``: other users choose their length. ``user``
     is a name or a number, compared with the real user. ``cgroup`` is a path relative to the
@@ -98,13 +102,14 @@ class TargetSpec:
 
     name: str
     pids: tuple[int, ...] = ()
-    exe: str | None = None
+    exe: str | tuple[str, ...] | None = None
     cmdline: str | None = None
     user: str | int | None = None
-    cgroup: str | None = None
-    unit: str | None = None
+    cgroup: str | tuple[str, ...] | None = None
+    unit: str | tuple[str, ...] | None = None
     min_rss_bytes: int = 0
     follow_children: bool = True
+    exclude: tuple[str, ...] = ()
 
     @property
     def selects_by_pid_only(self) -> bool:
@@ -124,6 +129,7 @@ class Selector:
         self.spec = spec
         self._uid: int | None = None
         self._checks = self._build_checks()
+        self._excluded = [_exe_check(pattern) for pattern in spec.exclude]
         self.resolve_user()
 
     def resolve_user(self) -> bool:
@@ -144,7 +150,11 @@ class Selector:
         """
         if self.spec.pids and pid not in self.spec.pids:
             return False
-        return all(check(folder) for check in self._checks.values())
+        return all(check(folder) for check in self._checks.values()) and not self.excludes(folder)
+
+    def excludes(self, folder: str) -> bool:
+        """Return whether a process, by its /proc folder, is left out."""
+        return any(excluded(folder) for excluded in self._excluded)
 
     @property
     def selectors(self) -> tuple[str, ...]:
@@ -161,15 +171,19 @@ class Selector:
         spec = self.spec
         checks: dict[str, Callable[[str], bool]] = {}
         if spec.exe is not None:
-            checks["exe"] = _exe_check(spec.exe)
+            programs = [_exe_check(pattern) for pattern in alternatives(spec.exe)]
+            checks["exe"] = lambda folder: any(program(folder) for program in programs)
         if spec.user is not None:
             checks["user"] = self._has_user
         if spec.cgroup is not None:
-            wanted = cgroup_selector(spec.cgroup, cgroup_mounts())
-            checks["cgroup"] = lambda folder: in_cgroup(_cgroups(folder), wanted)
+            groups = [cgroup_selector(p, cgroup_mounts()) for p in alternatives(spec.cgroup)]
+            checks["cgroup"] = lambda folder: any(in_cgroup(_cgroups(folder), g) for g in groups)
         if spec.unit is not None:
-            unit, named = unit_selector(spec.unit), spec.user is not None
-            checks["unit"] = lambda folder: in_unit(_cgroups(folder), unit, of_users=named)
+            units, named = map(unit_selector, alternatives(spec.unit)), spec.user is not None
+            wanted = tuple(units)
+            checks["unit"] = lambda folder: any(
+                in_unit(_cgroups(folder), unit, of_users=named) for unit in wanted
+            )
         if spec.cmdline is not None:
             checks["cmdline"] = _cmdline_check(_regex(spec.cmdline, "cmdline", spec.name))
         return checks
@@ -178,6 +192,11 @@ class Selector:
         # Not the owner of the folder: that is root for a process that may not be dumped.
         match = _UID.search(read_bytes(folder + "/status") or b"")
         return match is not None and int(match.group(1)) == self._uid
+
+
+def alternatives(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    """Return the values of a selector that has one or several."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 def user_id(user: str | int) -> int | None:
@@ -349,7 +368,7 @@ def _count(processes: int) -> str:
 def _value(spec: TargetSpec, selector: str) -> str:
     if selector == "pid":
         return ", ".join(map(str, spec.pids))
-    return repr(getattr(spec, selector))
+    return ", ".join(map(repr, alternatives(getattr(spec, selector))))
 
 
 def _names(folder: str, selectors: Iterable[str]) -> set[str]:
@@ -369,9 +388,8 @@ def _nearest(spec: TargetSpec, selectors: Iterable[str], names: set[str]) -> str
     """Return a remark with the names that are most like those of the selectors."""
     close: list[str] = []
     for selector in selectors:
-        wanted = str(getattr(spec, selector, ""))
-        if selector == "unit":
-            wanted = unit_selector(wanted)
-        close += get_close_matches(wanted, names, n=_NEAREST)
+        for wanted in map(str, alternatives(getattr(spec, selector, ""))):
+            name = unit_selector(wanted) if selector == "unit" else wanted
+            close += get_close_matches(name, names, n=_NEAREST)
     shown = (name if name.isprintable() else ascii(name) for name in dict.fromkeys(close))
     return f"; nearest: {', '.join(shown)}" if close else ""

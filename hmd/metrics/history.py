@@ -28,8 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.errors import HmdError, UsageError
+from hmd.base.quantities import format_mib
 from hmd.base.units import PAGE_BYTES
-from hmd.metrics.status import MAX_TARGETS, Status, TargetStatus
+from hmd.metrics.status import Status, TargetStatus
 from hmd.migrate.status import FAILURES
 
 FILE_NAME: Final = "history.hmd"
@@ -285,7 +286,7 @@ class HistoryRecorder:
 
 def _totals(status: Status) -> dict[str, dict[str, float]]:
     """Return the counters since the start by target; last, without a name, those of the whole."""
-    totals = {target.name: _of_target(target) for target in status.targets[:MAX_TARGETS]}
+    totals = {target.name: _of_target(target) for target in status.targets}
     failures = status.moves.pages_by_status
     totals[""] = {
         "cpu_s": status.cpu_s + status.sampler.outside_cpu_s,
@@ -442,9 +443,9 @@ def _target_reasons(
         text = f"{was_share - share:.1%} of its accesses less are served by the fastest tier: "
         left = after["demoted_bytes"] - after["promoted_bytes"]
         if left > 0.02 * was_fast and fast < was_fast:
-            text += f"hmd demoted {_size(left)} more than it promoted"
+            text += f"hmd demoted {format_mib(left)} more than it promoted"
         elif grown > 0.05 * sum(before["resident_bytes"]):
-            text += f"its memory has grown by {_size(grown)}, beyond what fits there"
+            text += f"its memory has grown by {format_mib(grown)}, beyond what fits there"
         else:
             text += "it accesses other memory than before, and moves did not follow yet"
         reasons.append(((was_share - share) * rate * gap_s, text))
@@ -471,13 +472,9 @@ def _daemon_reasons(
 ) -> list[tuple[float, str]]:
     """Return what hmd itself takes of a target: moves and records of samples."""
     cost = (each["move_cost_s"] / max(each["seconds"], 1e-9) for each in (after, before))
-    moved = _size(after["promoted_bytes"] + after["demoted_bytes"])
+    moved = format_mib(after["promoted_bytes"] + after["demoted_bytes"])
     overhead = later["whole"]["sampling_overhead"]
     return [
         (next(cost) - next(cost), f"moves of {moved} interrupt it (migrate.rate)"),
         (overhead, f"records of samples take {overhead:.1%} of a CPU (sample.overhead)"),
     ]
-
-
-def _size(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -32,7 +32,7 @@ def socket(tmp_path: Path) -> Iterator[Path]:
         history.append(MINUTES, rows(at_s, **sums))
         dry = {"dry_seconds": 60.0, "dry_promoted_bytes": GIB, "dry_saved_s": 3.0}
         history.append(MINUTES, rows(at_s, "batch", **dry))
-        moved = {"demoted_bytes": sums.get("demoted_bytes", 0.0), "failed_busy": 1.0}
+        moved = {**dry, "demoted_bytes": sums.get("demoted_bytes", 0.0), "failed_busy": 1.0}
         whole = {"cpu_s": 0.6, "memory": 60 * 100 * 2.0**20, "lost_s": sums.get("lost_s", 0.0)}
         history.append(MINUTES, rows(at_s, "", **moved, **whole))
     event = np.zeros(1, EVENT)
@@ -67,6 +67,7 @@ def test_report_prints_moves_costs_dry_run_and_requests(
         "120 ns",
         "batch: in 1 h of dry run hmd would have moved 60.0 GiB up, 0 B down, and saved 180 s of"
         " waiting (5.00% of the time)",
+        "all targets: in 1 h of dry run hmd would have moved 60.0 GiB up, 0 B down, and",
         "moves saved 0 s of waiting for memory, and cost 30 s for pages that made room",
         "not worth it",
         "hmd took 1.00% of a CPU and 100.0 MiB",
@@ -91,7 +92,7 @@ def test_slow_prints_comparison_and_reasons(
     words = ["explain", "--slow", "db", "--before", "1h", "--socket", str(socket)]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    for part in ("4.0 GiB", "2.0 GiB", "100.0 %", "hmd demoted 2.0 GiB more", "hmd drain: node 1"):
+    for part in ("4.0 GiB", "2.0 GiB", "100.0 %", "hmd demoted 2048 MiB more", "hmd drain: node 1"):
         assert part in printed
     assert "moved nothing" not in printed
     assert main([*words, "--json"]) == 0

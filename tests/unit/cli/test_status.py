@@ -195,7 +195,16 @@ def test_summary_of_dry_run_names_planned_moves_and_saving() -> None:
         " waiting for memory (24 s per hour)" in text
     )
     assert "planned now: redis 2.0 MiB from node 1 to node 0, 12.3 accesses" in text
-    status["targets"][0]["dry_run"] = False
+    assert "all of them" not in text
+    other = deepcopy(status["targets"][0]) | {"name": "db"}
+    other["would"] |= {"seconds": 3600.0, "saved_s": 12.0}
+    status["targets"].append(other)
+    assert (
+        "dry run of all of them for 2:00:00: would have moved 6.0 GiB up, 4.0 GiB down, and saved"
+        " 58 s of waiting for memory (29 s per hour)" in "\n".join(summary(status))
+    )
+    for target in status["targets"]:
+        target["dry_run"] = False
     assert "planned now" not in "\n".join(summary(status))
 
 

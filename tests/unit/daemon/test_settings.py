@@ -47,11 +47,22 @@ def test_sampler_setting_accepts_every_sampler() -> None:
 
 def test_target_specs_all_keys_set_converted() -> None:
     config = loads(
-        "targets: [{name: t, pid: [1, 2], exe: e, cmdline: c, user: 7, cgroup: /g, unit: u.service,"
-        " min_rss: 1MiB, follow_children: false}]"
+        "targets: [{name: t, pid: [1, 2], exe: e, cmdline: c, user: 7, cgroup: /g, unit:"
+        " [u.service, v], min_rss: 1MiB, follow_children: false, exclude: x}]"
     )
     assert settings.target_specs(config) == (
-        TargetSpec("t", (1, 2), "e", "c", "7", "/g", "u.service", 1 << 20, False),
+        TargetSpec(
+            "t",
+            (1, 2),
+            ("e",),
+            "c",
+            "7",
+            ("/g",),
+            ("u.service", "v"),
+            min_rss_bytes=1 << 20,
+            follow_children=False,
+            exclude=("x",),
+        ),
     )
 
 

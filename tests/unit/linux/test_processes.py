@@ -50,6 +50,27 @@ def test_watcher_each_selector_matches(proc: FakeProc) -> None:
     assert one(proc, user=1000, min_rss_bytes=1 << 20) == [11, 12]
 
 
+def test_watcher_one_of_several_values_matches(proc: FakeProc) -> None:
+    proc.add(10, exe="/usr/bin/redis-server", cgroup="0::/system.slice/redis.service\n")
+    proc.add(11, exe="/usr/bin/valkey-server", cgroup="0::/system.slice/valkey.service\n")
+    proc.add(12, exe="/usr/bin/mysqld", cgroup="0::/jobs/7\n")
+    assert one(proc, exe=("redis-*", "valkey-*")) == [10, 11]
+    assert one(proc, unit=("valkey", "none")) == [11]
+    assert one(proc, cgroup=("/jobs", "/system.slice/redis.service")) == [10, 12]
+    assert one(proc, exe=("redis-*", "mysqld"), cgroup="/jobs") == [12]
+
+
+def test_watcher_leaves_excluded_programs_out_also_as_children(proc: FakeProc) -> None:
+    proc.add(10, exe="/usr/bin/postgres")
+    proc.add(11, parent=10, exe="/usr/bin/postgres")
+    proc.add(12, parent=10, exe="/usr/bin/pg_dump")
+    proc.add(13, parent=12, exe="/usr/bin/gzip")
+    proc.add(14, exe="/usr/bin/pgbench")
+    assert one(proc, exe="p*", exclude=("pg_*", "pgbench")) == [10, 11]
+    assert one(proc, exe="postgres", exclude=("pg_dump",), follow_children=True) == [10, 11, 13]
+    assert one(proc, exe="p*", exclude=("p*",)) == []
+
+
 def test_watcher_cmdline_of_megabytes_searched_at_start_only(proc: FakeProc) -> None:
     """Another user chooses arguments that would keep a backtracking engine busy for days."""
     proc.add(10, args=("java " * 400_000, "server"))

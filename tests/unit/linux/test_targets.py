@@ -95,6 +95,10 @@ def test_folder_of_a_version_1_hierarchy_is_no_part_of_the_group(tmp_path: Path)
         (TargetSpec("t", cgroup="/jobs/8"), "no process has cgroup '/jobs/8'; nearest: /jobs/7"),
         (TargetSpec("t", pids=(99,)), "no process has pid 99"),
         (
+            TargetSpec("t", exe=("redis-servr", "nothing")),
+            "no process has exe 'redis-servr', 'nothing'; nearest: redis-server",
+        ),
+        (
             TargetSpec("t", exe="redis-server", user=33),
             "no process matches all of its selectors (exe: 1, user: 1)",
         ),

@@ -262,7 +262,7 @@ def test_slow_after_demotions_names_them_and_who_gained(history: History) -> Non
     }
     found = compared(history, STEADY, after, h0=1 * GIB, h1=3 * GIB)
     assert "50.0% of its accesses less are served by the fastest tier" in texts(found)[0]
-    assert "hmd demoted 2.0 GiB more than it promoted" in texts(found)[0]
+    assert "hmd demoted 2048 MiB more than it promoted" in texts(found)[0]
     assert found["gained_fast_bytes"] == {"other": 2 * GIB}
     assert found["moved_bytes"] == 2 * GIB
 
@@ -280,7 +280,7 @@ def test_slow_after_growth_latency_and_more_work(history: History) -> None:
     grown = {**STEADY, "accesses0": 6e8, "accesses1": 4e8, "resident1": 60 * 2 * GIB}
     found = compared(history, STEADY, {**grown, "measured_s": 100 * 250e-9})
     all_texts = " | ".join(texts(found))
-    assert "its memory has grown by 2.0 GiB" in all_texts
+    assert "its memory has grown by 2048 MiB" in all_texts
     assert "a sampled load waits 250 ns instead of 120 ns" in all_texts
     assert "it accesses memory 1.7 times as often" in all_texts
     effects = [reason["effect"] for reason in found["reasons"]]  # type: ignore[attr-defined]
