@@ -34,8 +34,8 @@ def test_slurm_job_between_prolog_and_epilog_is_target(tmp_path: Path) -> None:
     call("prolog.sh", drop_ins, job=4712)
     found = {target.name: target.cgroup for target in load(tmp_path / "hmd.yaml").targets}
     assert found == {
-        "job-4711": "/system.slice/slurmstepd.scope/job_4711",
-        "job-4712": "/system.slice/slurmstepd.scope/job_4712",
+        "job-4711": ("/system.slice/slurmstepd.scope/job_4711",),
+        "job-4712": ("/system.slice/slurmstepd.scope/job_4712",),
     }
     call("epilog.sh", drop_ins)
     assert [target.name for target in load(tmp_path / "hmd.yaml").targets] == ["job-4712"]
