@@ -27,9 +27,9 @@ import logging
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
+from multiprocessing import get_context
 from types import CodeType, FunctionType, ModuleType, NoneType
 from typing import (
     Annotated,
@@ -108,6 +108,9 @@ _SCALARS: Final = {NoneType: "void", bool: "boolean", int: "int64", float: "floa
 
 _CONSTANTS: Final = (int, float, complex, str, bytes, NoneType, np.generic, enum.Enum)
 """Types of global values that numba compiles into a function; arrays and tuples as well."""
+
+READ_ONLY: Final = "read only"
+"""What numba has for enabled where a cache is only read."""
 
 _loading: Final = threading.RLock()
 _unloaded: Final[dict[str, list[tuple[FunctionType, LazyKernel | None]]]] = {}
@@ -288,19 +291,12 @@ def compile_pending(
     counts = uncompiled(skip)
     done, total = 0, sum(counts.values())
     report(done, total)
+    _note_compilation()  # here, rather than in each fork
     for name, count in counts.items():
-        pid = os.fork()
-        if pid == 0:
-            failed = True
-            try:
-                logging.getLogger("hmd").disabled = True
-                load(name)
-                failed = False
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(failed)
-        if os.waitpid(pid, 0)[1]:
+        process = get_context("fork").Process(target=load, args=(name,))
+        process.start()
+        process.join()
+        if process.exitcode:
             raise MissingError(f"cannot compile the kernels of {name}")
         done += count
         report(done, total)
@@ -309,7 +305,7 @@ def compile_pending(
 def keeps_code() -> bool:
     """Return whether this user can write to a cache."""
     found = _cache_of(cast(FunctionType, code_digest), typed=True)
-    return found is not None and not isinstance(found, _read_only_cache())
+    return found is not None and found._enabled != READ_ONLY
 
 
 def _is_compiled(function: FunctionType) -> bool:
@@ -337,7 +333,7 @@ def _cache_of(function: FunctionType, *, typed: bool) -> Any:
             raise
         if not os.environ.get("NUMBA_CACHE_DIR"):
             return None
-        found = _read_only_cache()(function)
+        found = _read_only_cache(function)
     # Numba's own stamp is the time and size of the function's file, which installers and images
     # change. It is compared after unpickling the index, which fails where a class has gone; the
     # version is compared before that.
@@ -347,27 +343,18 @@ def _cache_of(function: FunctionType, *, typed: bool) -> Any:
     return found
 
 
-@cache
-def _read_only_cache() -> Any:
-    """Return a class of numba's caches in ``NUMBA_CACHE_DIR`` that are only read, as in images."""
+def _read_only_cache(function: FunctionType) -> Any:
+    """Return a function's cache in ``NUMBA_CACHE_DIR`` that is only read, as in images."""
     from numba.core import caching
 
-    modules: Any = caching
-
-    class ReadOnlyLocator(modules.UserProvidedCacheLocator):  # type: ignore[misc]
-        def ensure_cache_path(self) -> None:
-            """Accept a folder that cannot be written to."""
-
-    class ReadOnlyImpl(modules.CompileResultCacheImpl):  # type: ignore[misc]
-        _locator_classes = (ReadOnlyLocator,)
-
-    class ReadOnlyCache(modules.FunctionCache):  # type: ignore[misc]
-        _impl_class = ReadOnlyImpl
-
-        def save_overload(self, sig: Any, data: Any) -> None:
-            """Keep nothing."""
-
-    return ReadOnlyCache
+    locator: Any = caching.UserProvidedCacheLocator
+    is_writable, locator.ensure_cache_path = locator.ensure_cache_path, lambda _: None
+    try:
+        found = cast(Any, caching).FunctionCache(function)
+    finally:
+        locator.ensure_cache_path = is_writable
+    found._enabled, found.save_overload = READ_ONLY, lambda *_: None
+    return found
 
 
 def _cached(function: FunctionType, *, typed: bool) -> Any:

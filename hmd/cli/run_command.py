@@ -97,17 +97,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compile_kernels() -> int:
-    """Compile what the cache lacks, with a line of progress that a terminal overwrites."""
+    """Compile what the cache lacks, with a line of progress per module."""
     from hmd.policy import registry
 
-    end = "\r" if sys.stderr.isatty() else "\n"
-
     def report(done: int, total: int) -> None:
-        if total:
-            print(f"hmd: compiled {done} of {total} kernels", end=end, file=sys.stderr, flush=True)
+        what = f"compiled {done} of {total} kernels" if done < total else "all kernels are compiled"
+        print(f"hmd: {what}", file=sys.stderr)
 
     registry.compile_kernels(report)
-    print("hmd: all kernels are compiled", file=sys.stderr)
     return Exit.OK
 
 

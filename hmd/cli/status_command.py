@@ -54,7 +54,7 @@ def summary(status: Status) -> list[str]:
     if able is not None and not able.ranks_heat:
         lines.append("no PMU: page faults stand in for accesses, which is coarse (hmd doctor)")
     if status.get("compiling"):
-        lines.append(f"compiling {status['compiling']}: no process is followed until then")
+        lines.append("compiling kernels, for about a minute: no process is followed until then")
     for target in status["targets"]:
         if reason := target.get("empty_reason"):
             lines.append(f"target {target['name']}: {reason}")

@@ -479,7 +479,7 @@ class Service:
                     measure_demand(heat, topology, record.targets, cpus, shares)
                 )
         self._publish_control()
-        self.observer.set_compiling(self._kernels.progress)
+        self.observer.set_compiling(self._kernels.compiling)
         self.observer.set_demoting_nodes(self._page_cache_demoter.nodes)
         totals = self._totals = stages.totals.complete(
             resident_pages(heat, topology),

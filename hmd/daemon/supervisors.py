@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -43,16 +43,16 @@ GROW_SHARE: Final = 0.8
 """Shares of the memory limit: detail is given up above the first, and grows up to the second."""
 LOG_INTERVAL_S: Final = 600.0
 
-ALIVE_S: Final = 1.0
+ALIVE_S: Final = 0.5
 """Time between two signs of life while the start waits for kernels."""
 
 MAX_REASON: Final = 1000
 """Characters of an explanation."""
 MAX_EXPLAINED: Final = 8
 """Targets without processes that are explained: each takes a read of all processes."""
-EXPLAIN_S: Final = 60.0
-MAX_EXPLAIN_S: Final = 3600.0
-"""Time between the first two explanations, twice as long from one to the next, and at most."""
+EXPLAIN_S: Final = 600.0
+LOG_AGAIN_S: Final = 3600.0
+"""Time between two explanations, and between two lines of the log on a target."""
 
 
 class SamplerSupervisor:
@@ -117,9 +117,11 @@ class KernelLoader:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._compiler: subprocess.Popen[bytes] | None = None
-        self._said = ""
-        self.progress = ""
-        """What is being compiled, as in ``12 of 83 kernels``; empty where nothing is."""
+
+    @property
+    def compiling(self) -> bool:
+        """Whether kernels are being compiled."""
+        return self._compiler is not None
 
     def load(self, policy: str, alive: Callable[[], None], *, wait: bool = False) -> bool:
         """Load the kernels of heat and of a policy; return False while they are compiled.
@@ -129,52 +131,29 @@ class KernelLoader:
         if self._compiler is None and registry.needs_compiler((policy,)):
             self._log.warning("compiling kernels, for about a minute; no process is followed yet")
             self._compiler = subprocess.Popen(
-                registry.COMPILER,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                bufsize=0,
+                registry.COMPILER, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
             )
             with suppress(OSError):  # it has ended already
                 os.setpriority(os.PRIO_PROCESS, self._compiler.pid, 19)
-            self.progress = "kernels"
-        if self._compiler is not None and not self._finish(self._compiler, alive, wait=wait):
-            return False
-        self._compiler, self.progress = None, ""
+        while self._compiler is not None:
+            alive()
+            code = self._compiler.poll()
+            if code is not None:
+                self._compiler = None
+                failed = ": that failed, and the daemon does it itself" if code else ""
+                self._log.info("kernels are compiled%s", failed)
+            elif not wait:
+                return False
+            else:
+                time.sleep(ALIVE_S)
         registry.warm(alive, (policy,))
-        return True
-
-    def _finish(
-        self, compiler: subprocess.Popen[bytes], alive: Callable[[], None], *, wait: bool
-    ) -> bool:
-        """Return whether the compiler has ended; log what it said last where it failed."""
-        output = compiler.stdout
-        assert output is not None
-        while True:
-            if not select.select([output], [], [], ALIVE_S if wait else 0.0)[0]:
-                alive()
-                if not wait:
-                    return False
-                continue
-            text = output.read(4096)
-            if not text:
-                break
-            last = text.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            self._said, counts = last or self._said, last.split()
-            if len(counts) == 2 and all(map(str.isdigit, counts)):
-                self.progress = f"{' of '.join(counts)} kernels"
-        output.close()
-        if compiler.wait() == 0:
-            self._log.info("all kernels are compiled")
-        else:
-            self._log.error("compiling failed: %s; the daemon compiles itself", self._said)
         return True
 
     def close(self) -> None:
         """Stop compiling."""
         if self._compiler is not None:
             self._compiler.kill()
-            self._compiler.communicate()
+            self._compiler.wait()
 
 
 class EmptyTargets:
@@ -184,32 +163,26 @@ class EmptyTargets:
         self._log = log
         self._logged_s: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
-        self._next_s, self._interval_s = float("-inf"), EXPLAIN_S
+        self._next_s = float("-inf")
 
     def explain(self, stages: Stages, now_s: float, *, changed: bool) -> Mapping[str, str]:
         """Return the reasons by name of target; ``changed``: other processes are tracked."""
-        if not changed and now_s < self._next_s:
+        due, tracked = now_s >= self._next_s, stages.tracked
+        if not (changed or due):
             return self._reasons
-        tracked = stages.tracked
-        specs = settings.target_specs(stages.config)
-        empty = [spec for spec in specs if spec.name not in set(tracked.targets)]
-        due = now_s >= self._next_s or {spec.name for spec in empty} - self._reasons.keys()
-        known = {spec.name: self._reasons.get(spec.name, "") for spec in empty}
-        if due and empty:
-            others = dict(zip(tracked.processes, tracked.targets, strict=True))
-            known |= {
-                spec.name: explain_empty(spec, others, stages.proc)[:MAX_REASON]
-                for spec in empty[:MAX_EXPLAINED]
+        full = set(tracked.targets)
+        specs = [s for s in settings.target_specs(stages.config) if s.name not in full]
+        specs = specs[:MAX_EXPLAINED]
+        if due or {spec.name for spec in specs} != self._reasons.keys():
+            self._next_s, others = now_s + EXPLAIN_S, set(tracked.processes)
+            self._reasons = {
+                spec.name: explain_empty(spec, others, stages.proc)[:MAX_REASON] for spec in specs
             }
-            first = self._next_s == float("-inf")
-            self._interval_s = EXPLAIN_S if first else min(2 * self._interval_s, MAX_EXPLAIN_S)
-            self._next_s = now_s + self._interval_s
-        for name, reason in known.items():
-            if reason and now_s - self._logged_s.get(name, float("-inf")) >= MAX_EXPLAIN_S:
+        for name, reason in self._reasons.items():
+            if reason and now_s - self._logged_s.get(name, float("-inf")) >= LOG_AGAIN_S:
                 self._logged_s[name] = now_s
                 self._log.warning("target %s: %s", name, reason)
-        self._reasons = known
-        return known
+        return self._reasons
 
 
 class PageCacheDemoter:

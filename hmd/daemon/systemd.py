@@ -130,10 +130,8 @@ def status_line(stages: Stages, now: Status) -> str:
     dry += ", paused" if admin.paused else ""
     if admin.drained:
         dry += f", node {format_ids(sorted(admin.drained))} drained"
-    if not now.reload.successful:
-        dry += ", last reload failed"
-    if now.compiling:
-        dry += f", compiling {now.compiling}"
+    dry += "" if now.reload.successful else ", last reload failed"
+    dry += ", compiling kernels" if now.compiling else ""
     return (
         f"{len(stages.tracked.processes)} processes of {len(stages.config.targets)} targets, "
         f"sampler {stages.sampler.name}, {now.moves.promoted_bytes >> 20} MiB promoted, "

@@ -12,7 +12,6 @@ the kernel reclaims it before it kills. Costs about 50 µs per group with a limi
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -203,31 +202,18 @@ def _number(path: Path) -> int:
     return int(data) if data.isdigit() else _UNLIMITED
 
 
-_BY_NODE: Final = re.compile(rb"^(anon|file_mapped|hierarchical_total)[ =](.*)$", re.MULTILINE)
+_BY_NODE: Final = re.compile(rb"^(?:anon|file_mapped) (.*)$", re.MULTILINE)
 _OF_NODE: Final = re.compile(rb"N(\d{1,5})=(\d{1,19})")
 
 
-def memory_by_node(
-    pid: int, known: Collection[str] = (), proc: Path = PROC, cgroups: Path = CGROUPS
-) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Return the cgroup of a process, and how much memory of programs it has on which nodes.
+def group_of(pid: int, proc: Path = PROC) -> str:
+    """Return the path of a process's group of version 2, empty where there is none."""
+    lines = (read_text(f"{proc}/{pid}/cgroup") or "").splitlines()
+    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
 
-    In bytes for version 2, in pages with the page cache for version 1 (memory.numa_stat). Nothing
-    where it cannot be read, and for groups that are ``known``.
-    """
-    for line in (read_text(f"{proc}/{pid}/cgroup") or "").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number != "0" and "memory" not in controllers.split(","):
-            continue
-        if path in known:
-            return path, ()
-        mount = cgroups / "memory" if controllers else cgroups
-        text = read_bytes(mount / path.strip("/") / "memory.numa_stat") or b""
-        sums: dict[int, int] = {}
-        for _, row in _BY_NODE.findall(text):
-            for node, amount in _OF_NODE.findall(row):
-                sums[int(node)] = sums.get(int(node), 0) + int(amount)
-        if sums:
-            return path, tuple(sorted(sums.items()))
-    return "", ()
+
+def memory_by_node(group: str, cgroups: Path = CGROUPS) -> list[tuple[int, int]]:
+    """Return nodes and bytes of a group's programs there (memory.numa_stat of version 2)."""
+    text = read_bytes(f"{cgroups}{group}/memory.numa_stat") or b""
+    rows = b" ".join(_BY_NODE.findall(text))
+    return [(int(node), int(amount)) for node, amount in _OF_NODE.findall(rows)]

@@ -229,26 +229,32 @@ def page_sharing(
     return codes
 
 
-def present_pages(pid: int, start: int, end: int, proc: Path = PROC) -> Addresses:
-    """Return the starts of the pages of a range that page tables have, all where that is not known.
+def pagemap_entries(pid: int, page: int, pages: int, proc: Path = PROC) -> Addresses | None:
+    """Return the pagemap entries of consecutive pages, fewer beyond the end of addresses.
 
-    About 15 ns per page where nothing is mapped, a tenth of a query to move_pages(2).
+    None if the process has exited or may not be read. About 15 ns per page where nothing is mapped.
     """
-    pages = np.arange(start, end, PAGE_BYTES, dtype=np.uint64)
     fd = open_to_read(proc / str(pid) / "pagemap")
     if fd is None:
-        return pages
+        return None
     try:
-        data = os.pread(fd, len(pages) * _ENTRY_BYTES, start // PAGE_BYTES * _ENTRY_BYTES)
+        data = os.pread(fd, pages * _ENTRY_BYTES, page * _ENTRY_BYTES)
     except OSError as error:
         if absent(error):
-            return pages
+            return None
         raise
     finally:
         os.close(fd)
-    known = np.frombuffer(data, np.uint64, len(data) // _ENTRY_BYTES)
-    present: Addresses = pages[: len(known)][(known & _PRESENT) != 0]
-    return present
+    return np.frombuffer(data, np.uint64, len(data) // _ENTRY_BYTES)
+
+
+def present_pages(pid: int, start: int, end: int, proc: Path = PROC) -> Addresses:
+    """Return the starts of the pages of a range that page tables have, all if that is not known."""
+    pages = np.arange(start, end, PAGE_BYTES, dtype=np.uint64)
+    entries = pagemap_entries(pid, start // PAGE_BYTES, len(pages), proc)
+    if entries is not None:
+        pages = pages[: len(entries)][(entries & _PRESENT) != 0]
+    return pages
 
 
 def _entries(fd: int, pages: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

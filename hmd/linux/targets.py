@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import translate
@@ -227,12 +227,17 @@ def _regex(pattern: str, selector: str, target: str) -> SafeRegex:
 
 
 def _exe_check(pattern: str) -> Callable[[str], bool]:
-    matches = exe_matcher(pattern)
-    started = _started_check(pattern, matches)
+    matches, name = exe_matcher(pattern), pattern.rpartition("/")[2]
 
     def check(folder: str) -> bool:
         path = _executable(folder)
-        return path is not None and (matches(path) or started(folder, path))
+        if path is None or matches(path):
+            return path is not None
+        names = started_names(folder, path)
+        if name == pattern:
+            return any(map(matches, names))
+        # Names are anyone's choice, and a path is not: the link must lead to what runs.
+        return name in names and os.path.realpath(pattern) == path
 
     return check
 
@@ -247,22 +252,11 @@ def _executable(folder: str) -> str | None:
         raise
 
 
-def _is_refused(link: str) -> bool:
-    try:
-        os.readlink(link)  # noqa: PTH115
-    except PermissionError:
-        return True
-    except OSError:
-        return False  # a process that exits
-    return False
-
-
 def started_names(folder: str, path: str) -> tuple[str, ...]:
     """Return by what names a program was started, besides the name of its file ``path``.
 
-    That are the name of its first thread, and the last part of ``argv[0]`` up to a space, as in
-    ``/usr/bin/redis-server 127.0.0.1:6379``. Arguments are only read where the thread has another
-    name than the file, so that most processes cost one read.
+    The name of its first thread, and the last part of ``argv[0]`` up to a space, as in
+    ``/usr/bin/redis-server 127.0.0.1:6379``, which is read only where these two names differ.
     """
     comm = os.fsdecode((read_bytes(f"{folder}/comm", 64) or b"").rstrip(b"\n"))
     if comm == os.fsdecode(os.fsencode(path.rpartition("/")[2])[:_NAME_BYTES]):
@@ -270,21 +264,6 @@ def started_names(folder: str, path: str) -> tuple[str, ...]:
     arguments = os.fsdecode(read_bytes(f"{folder}/cmdline", _ARGUMENT_BYTES) or b"")
     program = (arguments.partition("\0")[0].split() or [""])[0]
     return comm, program.rpartition("/")[2].removesuffix(":")
-
-
-def _started_check(pattern: str, matches: Callable[[str], bool]) -> Callable[[str, str], bool]:
-    """Return whether a process, by /proc folder and path, was started by a name that matches."""
-    if "/" not in pattern:
-        return lambda folder, path: any(map(matches, started_names(folder, path)))
-    name = pattern.rpartition("/")[2]
-
-    def check(folder: str, path: str) -> bool:
-        # Names are anyone's choice, and a path is not: the link must lead to what runs.
-        if name not in started_names(folder, path):
-            return False
-        return os.path.realpath(pattern) == path
-
-    return check
 
 
 def _cmdline_check(pattern: SafeRegex) -> Callable[[str], bool]:
@@ -306,90 +285,68 @@ def folder_of(proc: Path, pid: int) -> str:
     return f"{proc}/{pid}"
 
 
-def explain_empty(
-    spec: TargetSpec, others: Mapping[ProcessId, str] | None = None, proc: Path = PROC
-) -> str:
+def explain_empty(spec: TargetSpec, others: Container[ProcessId] = (), proc: Path = PROC) -> str:
     """Return in one line why a target has no processes; nothing where it should have one.
 
     ``others`` are the processes of targets above it. Names of processes are escaped where they
     would garble a terminal. Reads some five files per process, about 50 µs.
     """
-    selector, others = Selector(spec), others or {}
-    wanted = frozenset(selector.selectors)
-    counts, sizes = dict.fromkeys(sorted(wanted), 0), list[int]()
-    elsewhere, unread, running = dict[str, int](), 0, set[int]()
-    names: set[str] = set()
-    for pid in _pids(proc):
+    selector, taken = Selector(spec), 0
+    counts = dict.fromkeys(sorted(selector.selectors), 0)
+    sizes, names = list[int](), set[str]()
+    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):  # noqa: PTH208
         stat = read_live_stat(pid, proc)
-        folder = folder_of(proc, stat.pid if stat else pid)
         if stat is None or not stat.has_memory or pid == os.getpid():
             continue
-        running.add(pid)
-        matched = selector.matched(pid, folder)
-        for name in matched & wanted:
+        folder = folder_of(proc, stat.pid)
+        missing = counts.keys() - selector.matched(pid, folder)
+        for name in counts.keys() - missing:
             counts[name] += 1
-        unread += "exe" in wanted - matched and _is_refused(folder + "/exe")
-        if wanted - matched:
-            names.update(_names(folder, wanted - matched))
-        elif stat.process in others:
-            target = others[stat.process]
-            elsewhere[target] = elsewhere.get(target, 0) + 1
+        if missing:
+            names |= _names(folder, missing)
+        elif stat.process in others or selector.excludes(folder):
+            taken += 1
         else:
             sizes.append(stat.resident_bytes)
+    if sizes and max(sizes) >= spec.min_rss_bytes:
+        return ""
     if sizes:
-        if max(sizes) >= spec.min_rss_bytes:
-            return ""
-        least = format_size(spec.min_rss_bytes)
-        largest = f"the largest has {max(sizes) >> 20} MiB of {least}"
-        return f"{_count(len(sizes))}, below min_rss: {largest}"
-    if elsewhere:
-        parts = (f"{count} of target {target}" for target, count in elsewhere.items())
-        return f"all processes that match belong to targets above it: {', '.join(parts)}"
-    if missing := [name for name in counts if not counts[name]]:
-        texts = (f"no process has {name} {_value(spec, name)}" for name in missing)
-        reason = "; ".join(texts) + _nearest(spec, missing, names)
+        largest, least = max(sizes) >> 20, format_size(spec.min_rss_bytes)
+        matching = f"processes that match: {len(sizes)}"
+        return f"{matching}, all below min_rss: the largest has {largest} MiB of {least}"
+    if taken:
+        return f"processes that match: {taken}, all excluded or of targets above it"
+    if unmatched := [name for name, count in counts.items() if not count]:
+        values = ((name, ", ".join(map(repr, _value(spec, name)))) for name in unmatched)
+        texts = (f"no process has {name} {value}" for name, value in values)
+        reason = "; ".join(texts) + _nearest(spec, unmatched, names)
     else:
         each = ", ".join(f"{name}: {count}" for name, count in counts.items())
         reason = f"no process matches all of its selectors ({each})"
-    if unread:
-        reason += f"; processes that this user may not inspect: {unread} (run as root)"
+    if "exe" in counts and os.geteuid():
+        reason += "; executables of other users' processes are seen by root only"
     return reason
 
 
-def _pids(proc: Path) -> list[int]:
-    with os.scandir(proc) as entries:
-        return sorted(int(entry.name) for entry in entries if entry.name.isdigit())
+def _value(spec: TargetSpec, selector: str) -> tuple[str | int, ...]:
+    return spec.pids if selector == "pid" else alternatives(getattr(spec, selector))
 
 
-def _count(processes: int) -> str:
-    return "1 process matches" if processes == 1 else f"{processes} processes match"
-
-
-def _value(spec: TargetSpec, selector: str) -> str:
-    if selector == "pid":
-        return ", ".join(map(str, spec.pids))
-    return ", ".join(map(repr, alternatives(getattr(spec, selector))))
-
-
-def _names(folder: str, selectors: Iterable[str]) -> set[str]:
+def _names(folder: str, selectors: Container[str]) -> set[str]:
     """Return what could have been meant by selectors that a process does not match."""
     found: set[str] = set()
-    for selector in selectors:
-        if selector == "exe" and (path := _executable(folder)) is not None:
-            found |= {path, path.rpartition("/")[2], *started_names(folder, path)}
-        elif selector == "unit":
-            found |= units_of(_cgroups(folder))
-        elif selector == "cgroup":
-            found |= {"/" + "/".join(parts) for parts in _cgroups(folder)}
+    if "exe" in selectors and (path := _executable(folder)) is not None:
+        found |= {path, path.rpartition("/")[2], *started_names(folder, path)}
+    if "unit" in selectors:
+        found |= units_of(_cgroups(folder))
+    if "cgroup" in selectors:
+        found |= {"/" + "/".join(parts) for parts in _cgroups(folder)}
     return found
 
 
 def _nearest(spec: TargetSpec, selectors: Iterable[str], names: set[str]) -> str:
     """Return a remark with the names that are most like those of the selectors."""
-    close: list[str] = []
-    for selector in selectors:
-        for wanted in map(str, alternatives(getattr(spec, selector, ""))):
-            name = unit_selector(wanted) if selector == "unit" else wanted
-            close += get_close_matches(name, names, n=_NEAREST)
+    wanted = [str(value) for selector in selectors for value in _value(spec, selector)]
+    close = [name for value in wanted for name in get_close_matches(value, names, n=_NEAREST)]
     shown = (name if name.isprintable() else ascii(name) for name in dict.fromkeys(close))
     return f"; nearest: {', '.join(shown)}" if close else ""

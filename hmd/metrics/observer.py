@@ -127,7 +127,7 @@ class Observer:
         self._control, self._budget = ControlStatus(), BudgetStatus()
         self._demoting: frozenset[int] = frozenset()
         self._empty: Mapping[str, str] = {}
-        self._compiling = ""
+        self._compiling = False
         self._demand = TargetDemands()
         self.reconfigure(setting, topology, sampler)
 
@@ -156,10 +156,10 @@ class Observer:
         """Set the nodes whose unused page cache is being demoted; the next status shows them."""
         self._demoting = nodes
 
-    def set_compiling(self, progress: str) -> None:
-        """Set how far the compiler of kernels is, empty where none runs."""
-        self._compiling = progress
-        self.latest = replace(self.latest, compiling=progress)
+    def set_compiling(self, compiling: bool) -> None:
+        """Set whether kernels are being compiled."""
+        self._compiling = compiling
+        self.latest = replace(self.latest, compiling=compiling)
 
     def set_empty_targets(self, reasons: Mapping[str, str]) -> None:
         """Set why targets have no processes, by name; the next status shows it."""

@@ -429,7 +429,7 @@ class Status:
     ``uptime_s`` is the age of the daemon at the last tick, ``tick_s`` the present interval between
     ticks, ``tick_seconds`` the durations of ticks, ``overhead_limit`` the setting
     ``sample.overhead``. ``tiers`` are node ids, fastest first. While kernels are compiled, no
-    process is followed, and ``compiling`` says how far that is.
+    process is followed (``compiling``).
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
@@ -468,7 +468,7 @@ class Status:
     recent_moves: Annotated[tuple[TickMoves, ...], Field(alias="rounds", max_length=MAX_TICKS_KEPT)]
     targets: Annotated[tuple[TargetStatus, ...], Field(max_length=MAX_TARGETS + 1)]
     processes: Annotated[tuple[ProcessStatus, ...], Field(max_length=MAX_LISTED)]
-    compiling: Text = ""
+    compiling: bool = False
     demand: Demand | None = None
 
     @property

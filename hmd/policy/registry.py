@@ -170,10 +170,9 @@ def compile_kernels(report: Callable[[int, int], None]) -> None:
 COMPILER: Final = (
     sys.executable,
     "-c",
-    f"from {__name__} import compile_kernels; "
-    "compile_kernels(lambda *counts: print(*counts, flush=True))",
+    f"from {__name__} import compile_kernels; compile_kernels(lambda *_: None)",
 )
-"""Runs :func:`compile_kernels`; prints a line with its two counts each."""
+"""Runs :func:`compile_kernels` in a process of its own."""
 
 
 def warm_apart(environment: Mapping[str, str]) -> None:

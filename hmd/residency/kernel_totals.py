@@ -15,7 +15,7 @@ sweep has found, a node has at most what the kernel counts for all programs on i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
-from hmd.linux.cgroups import CGROUPS, memory_by_node
+from hmd.linux.cgroups import CGROUPS, group_of, memory_by_node
 from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.procfs import PROC, SYSFS, ProcessId
 from hmd.linux.topology import Topology, read_node_use
@@ -115,38 +115,26 @@ class KernelTotals:
     ) -> None:
         """Read how many pages of each unswept process are expected on each node."""
         uses = {node.id: read_node_use(node.id, self._sysfs) for node in topology.nodes}
-        machine = np.zeros(shape[1])
-        for node, use in uses.items():
-            hugetlb = use.hugetlb_pages * (HUGE_PAGE_BYTES // PAGE_BYTES)
-            machine[node] = use.program_bytes // PAGE_BYTES + hugetlb
-        self._room, self._expected = machine, np.zeros(shape)
+        used = ((n, u.program_bytes + u.hugetlb_pages * HUGE_PAGE_BYTES) for n, u in uses.items())
+        self._room, self._expected = _by_node(used, shape[1]) / PAGE_BYTES, np.zeros(shape)
         groups: dict[str, npt.NDArray[np.float64]] = {}
         end_s = self._clock() + READING_S
-        slots = [slot for slot, process in enumerate(self._processes) if process in unswept]
-        for slot in sorted(slots, key=lambda slot: -resident_bytes(self._processes[slot])):
-            process = self._processes[slot]
-            pages = resident_bytes(process) / PAGE_BYTES
-            read = self._clock() < end_s or self._bindings.is_known(process)
-            counted = self._bindings.of(process).node_pages if read else ()
-            split = _by_node(counted, shape[1])
-            if split.any():
-                self._expected[slot] = split * max(pages / split.sum(), 1.0)
-                continue
-            group = self._group(process, groups, shape[1])
-            split = group if group.any() else machine
+        sizes = [resident_bytes(p) if p in unswept else 0 for p in self._processes]
+        for slot in np.argsort(sizes)[::-1][: np.count_nonzero(sizes)].tolist():
+            process, pages = self._processes[slot], sizes[slot] / PAGE_BYTES
+            if self._clock() < end_s or self._bindings.is_known(process):
+                split = _by_node(self._bindings.of(process).node_pages, shape[1])
+                if split.any():
+                    self._expected[slot] = split * max(pages / split.sum(), 1.0)
+                    continue
+            group = group_of(process.pid, self._proc)
+            if group not in groups:
+                groups[group] = _by_node(memory_by_node(group, self._cgroups), shape[1])
+            split = groups[group] if groups[group].any() else self._room
             self._expected[slot] = split * (pages / max(split.sum(), 1.0))
 
-    def _group(
-        self, process: ProcessId, groups: dict[str, npt.NDArray[np.float64]], nodes: int
-    ) -> npt.NDArray[np.float64]:
-        """Return the memory of a process's cgroup by node, all 0 where it is not known."""
-        path, found = memory_by_node(process.pid, groups.keys(), self._proc, self._cgroups)
-        if path not in groups:
-            groups[path] = _by_node(found, nodes)
-        return groups[path]
 
-
-def _by_node(counted: Sequence[tuple[int, int]], nodes: int) -> npt.NDArray[np.float64]:
+def _by_node(counted: Iterable[tuple[int, float]], nodes: int) -> npt.NDArray[np.float64]:
     split = np.zeros(nodes)
     for node, amount in counted:
         if node < nodes:

@@ -13,7 +13,6 @@ A read checks at most ``PageBits.max_pages / period`` pages, so the cost is prop
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +26,8 @@ from hmd.base.units import PAGE_BYTES
 from hmd.linux.huge_pages import HugeSource, huge_source
 from hmd.linux.mappings import MappingKind, covering_mappings
 from hmd.linux.process_table import ProcessTable
-from hmd.linux.procfs import PROC, ProcessId, absent, alive, open_to_read
-from hmd.linux.resident_pages import resident_ranges
+from hmd.linux.procfs import PROC, ProcessId, alive
+from hmd.linux.resident_pages import pagemap_entries, resident_ranges
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.periods import RecordTime, clamp
 from hmd.sample.sampler import CAPABILITIES, SamplerName, SamplerStats
@@ -218,7 +217,7 @@ class PageScanSampler:
             self._unchecked.discard(process)
         if not piece.pages:
             return np.empty(0, np.uint64)
-        entries = _entries(process.pid, piece.page, piece.pages, self._proc)
+        entries = pagemap_entries(process.pid, piece.page, piece.pages, self._proc)
         if entries is None or not alive(process, self._proc):
             return np.empty(0, np.uint64)
         used = np.flatnonzero(self._bits.find_used(entries)).astype(np.uint64)
@@ -230,19 +229,3 @@ class PageScanSampler:
         if not self._closed:
             self._closed = True
             self._bits.close()
-
-
-def _entries(pid: int, page: int, pages: int, proc: Path) -> npt.NDArray[np.uint64] | None:
-    """Return the pagemap entries of consecutive pages; None if the process has exited."""
-    fd = open_to_read(proc / str(pid) / "pagemap")
-    if fd is None:
-        return None
-    try:
-        data = os.pread(fd, pages * _ENTRY_BYTES, page * _ENTRY_BYTES)
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
-    finally:
-        os.close(fd)
-    return np.frombuffer(data, np.uint64, len(data) // _ENTRY_BYTES)

@@ -21,7 +21,7 @@ export function showNotices(state) {
     // Rings lose samples of all programs: those that other programs had count too.
     const { lost, samples, dropped } = status.sampler, taken = lost + samples + dropped;
     const failed = Object.entries(status.stage_failures).filter(([, n]) => n);
-    if (status.compiling) notices.push(`Compiling ${status.compiling}: no process is followed until then.`);
+    if (status.compiling) notices.push("Compiling kernels: no process is followed until then.");
     for (const target of status.targets) {
       if (target.empty_reason) notices.push(`Target ${target.name}: ${target.empty_reason}.`);
       if (target.known < 0.95) notices.push(`Target ${target.name}: ${share(target.known)} of its memory is known page by page; the rest is by the kernel's totals.`);

@@ -394,8 +394,8 @@ def test_memory_that_is_not_known_page_by_page_is_marked(known: float, shown: st
 def test_status_says_why_a_target_is_empty_and_what_is_compiled() -> None:
     now = deepcopy(STATUS)
     now["targets"][0]["empty_reason"] = "no process has exe 'x'"
-    now["compiling"] = "3 of 42 kernels"
+    now["compiling"] = True
     name = now["targets"][0]["name"]
     lines = summary(now)
     assert f"target {name}: no process has exe 'x'" in lines
-    assert "compiling 3 of 42 kernels: no process is followed until then" in lines
+    assert "compiling kernels, for about a minute: no process is followed until then" in lines

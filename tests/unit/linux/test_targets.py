@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def pids(proc: FakeProc, **selectors: str) -> list[int]:
     return [process.pid for process in ProcessWatcher([spec], proc.root).scan()["t"]]
 
 
-def why(proc: FakeProc, spec: TargetSpec, others: dict[ProcessId, str] | None = None) -> str:
+def why(proc: FakeProc, spec: TargetSpec, others: Sequence[ProcessId] = ()) -> str:
     return explain_empty(spec, others, proc.root)
 
 
@@ -104,7 +105,7 @@ def test_folder_of_a_version_1_hierarchy_is_no_part_of_the_group(tmp_path: Path)
         ),
         (
             TargetSpec("t", exe="redis-*", min_rss_bytes=1 << 30),
-            "1 process matches, below min_rss: the largest has 3 MiB of 1GiB",
+            "processes that match: 1, all below min_rss: the largest has 3 MiB of 1GiB",
         ),
         (TargetSpec("t", exe="redis-server"), ""),
     ],
@@ -121,9 +122,8 @@ def test_empty_target_explained_with_nearest_names(
 
 def test_empty_target_whose_processes_another_has_says_so(proc: FakeProc) -> None:
     proc.add(10, exe=RDB)
-    assert why(proc, TargetSpec("t", exe="redis-*"), {ProcessId(10, 100): "first"}).endswith(
-        "1 of target first"
-    )
+    said = why(proc, TargetSpec("t", exe="redis-*"), [ProcessId(10, 100)])
+    assert said == "processes that match: 1, all excluded or of targets above it"
 
 
 def test_nearest_name_that_would_garble_a_terminal_is_escaped(proc: FakeProc) -> None:
