@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import ConfigError, Exit, MissingError
 from hmd.cli.arguments import add_flag, whole_number
@@ -117,27 +117,27 @@ def run_match(args: argparse.Namespace) -> int:
     from hmd.daemon.checks import matches
     from hmd.linux.procfs import read_stat
 
-    found = []
-    for name, sizes, reason in matches(load(args.file)):
-        largest = sorted(sizes.items(), key=lambda item: -item[1])
+    found: list[dict[str, Any]] = []
+    for target, sizes, reason in matches(load(args.file)):
         names = {
             p: stat.name.decode("utf-8", "replace") for p in sizes if (stat := read_stat(p.pid))
         }
+        largest = sorted(sizes.items(), key=lambda item: -item[1])
         processes = [{"pid": p.pid, "name": names.get(p, "?"), "bytes": n} for p, n in largest]
-        found.append({"target": name, "processes": processes, "empty_reason": reason})
+        found.append({"target": target, "processes": processes, "empty_reason": reason})
     if args.json:
         print_json(found)
         return Exit.OK
-    for target in found:
-        processes = target["processes"]
-        size = format_bytes(sum(process["bytes"] for process in processes))
-        some = f"{len(processes)} process{'es' * (len(processes) > 1)}, {size}"
-        print(f"{target['target']}: {target['empty_reason'] or some}")
-        for process in processes[:MAX_SHOWN]:
-            name = printable(process["name"])
-            print(f"  {process['pid']:>8} {name:<16} {format_bytes(process['bytes'])}")
-        if len(processes) > MAX_SHOWN:
-            print(f"  and {len(processes) - MAX_SHOWN} more")
+    for row in found:
+        members = row["processes"]
+        size = format_bytes(sum(each["bytes"] for each in members))
+        some = f"{len(members)} process{'es' * (len(members) > 1)}, {size}"
+        print(f"{row['target']}: {row['empty_reason'] or some}")
+        for each in members[:MAX_SHOWN]:
+            name = printable(each["name"])
+            print(f"  {each['pid']:>8} {name:<16} {format_bytes(each['bytes'])}")
+        if len(members) > MAX_SHOWN:
+            print(f"  and {len(members) - MAX_SHOWN} more")
     return Exit.OK
 
 
