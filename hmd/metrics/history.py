@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from hmd.base.errors import HmdError, UsageError
 from hmd.base.quantities import format_mib
-from hmd.base.units import PAGE_BYTES
+from hmd.base.units import PAGE_BYTES, PAGE_MOVE_COST
 from hmd.metrics.status import Status, TargetStatus
 from hmd.migrate.status import FAILURES
 
@@ -381,7 +381,7 @@ def _figures(row: Any) -> dict[str, Any]:
         "fast_share": accesses[0] / sum(accesses) if sum(accesses) else None,
         "load_latency_s": float(row["measured_s"]) / loads if loads else None,
         **{column: float(row[column]) for column in sums},
-        "move_cost_s": moved_pages * MOVE_S * PAGE_BYTES / 4096,
+        "move_cost_s": moved_pages * MOVE_S * PAGE_MOVE_COST,
         "dry_run": {c.removeprefix("dry_"): float(row[c]) for c in dry},
     }
 
