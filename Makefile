@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test test-slow test-arm64 lint format format-c compile-commands site pictures wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-reaction bench-hostile test-hostile bench-tensors bench-learned train clean
+.PHONY: help setup demo unit test test-slow test-torch test-arm64 lint format format-c compile-commands site pictures wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-reaction bench-hostile test-hostile bench-tensors bench-learned train clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --strict-skips --durations 20
@@ -33,6 +33,9 @@ endif
 test-slow: setup ## Run the longest tests, and those that want the machine for themselves; CI runs them too
 	$(PYTEST) -m alone tests/system
 	$(PYTEST) -m slow tests/vm
+
+test-torch: setup ## Run the tests that need PyTorch, in a virtual environment of their own; T=PATH for some
+	@setup/torch.sh $(T)
 
 test-arm64: setup ## Build for aarch64 and run unit tests under qemu-user; T=PATH for some
 	@setup/arm64.sh $(T)

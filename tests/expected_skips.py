@@ -155,6 +155,8 @@ EXPECTED = (
         ExpectedSkip(f"tests/unit/tensors/capture/{name}.py", "no PyTorch", has_no_pytorch)
         for name in ("test_training_script", "test_exported_graph")
     ),
+    # As in `make test-torch`, which has it.
+    ExpectedSkip("tests/unit/torch/*.py", "no PyTorch", has_no_pytorch),
     # The extra train needs PyTorch.
     ExpectedSkip("tests/unit/learn/test_environment.py", "no gymnasium", has_no_gymnasium),
     # The extra fleet is not in the locked versions: 200 MB, for clusters alone.

@@ -19,7 +19,7 @@ from typing import Any, Final
 from bench.compare import policies
 from bench.scale import tick_cost
 from bench.suite import estimator
-from bench.tensors import sweeps_plot
+from bench.tensors import sweeps_plot, training_memory
 from hmd.policy import registry
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -38,6 +38,7 @@ PICTURES: Final[Mapping[str, tuple[str, Draw]]] = {
     "estimator": ("estimator.json", estimator.draw),
     "scale": ("scale.json", _draw_scale),
     "tensor-sweeps": ("tensors.json", sweeps_plot.draw),
+    "training-memory": ("deep-learning.json", training_memory.draw),
 }
 """By the name of a picture: the results that it shows, and what draws it."""
 

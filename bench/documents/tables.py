@@ -25,6 +25,7 @@ from bench.learned_policy.in_guest import table as guest_table
 from bench.stages.policy import table as convergence_table
 from bench.stages.stage_costs import table as stage_table
 from bench.tensors.planners import in_place_steps, made_steps, noise, programs, tier_sweeps
+from bench.tensors.training_memory import training_memory
 
 Results = Mapping[str, Any]
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
@@ -267,6 +268,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         programs,
         made_steps,
         noise,
+        training_memory,
     )
 }
 """Tables by the name that documents use."""

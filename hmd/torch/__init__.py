@@ -11,7 +11,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-_PUBLIC: Final[dict[str, str]] = {}
+_PUBLIC: Final = {
+    "advise": "hmd.torch.advice",
+    "fit": "hmd.torch.fitting",
+    "offloaded": "hmd.torch.optimizer",
+}
 """Modules of the public names that need PyTorch."""
 
 
