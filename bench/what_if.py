@@ -97,7 +97,7 @@ def main() -> int:
     document = {
         "mean_error": round(mean(errors), 4) if errors else None,
         "worst_error": max(errors, default=None),
-        "command": "python -m bench.what_if --publish",
+        "command": " ".join(["python -m bench.what_if", *sys.argv[1:]]),
         "commit": commit(),
         "host": host(),
         "rows": rows,
