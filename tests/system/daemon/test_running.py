@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 
+from tests.fakes import kvm_guest
 from tests.system.daemon.conftest import Daemon, wait_for
 
 
@@ -60,6 +61,23 @@ def test_daemon_warns_once_of_faults_sampler_and_single_node(daemon: Daemon) -> 
     log = daemon.log.read_text()
     assert log.count("page faults are a coarse stand-in") == 1
     assert log.count("one memory node") == 1
+
+
+def test_daemon_names_virtual_machine_whose_guests_it_does_not_see(daemon: Daemon) -> None:
+    if not kvm_guest.usable():
+        pytest.skip("this host gives no virtual machines (/dev/kvm)")
+    program = subprocess.Popen([sys.executable, kvm_guest.__file__], stdout=subprocess.PIPE)
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline()
+        daemon.configure(target(program, "machine"))
+        daemon.signal(signal.SIGHUP)
+        line = f"pid {program.pid} runs virtual machines, whose accesses faults does not see"
+        wait_for(lambda: line in daemon.log.read_text(), "the line of the virtual machine")
+    finally:
+        program.kill()
+        program.communicate()
+    assert daemon.log.read_text().count(line) == 1
 
 
 def test_pageout_with_faults_sampler_has_no_effect(
