@@ -69,7 +69,7 @@ class KernelTotals:
         self._cgroups, self._clock = cgroups, clock
         self._processes: tuple[ProcessId, ...] = ()
         self._expected, self._room = np.zeros((0, 0)), np.zeros(0)
-        self._due_s = float("-inf")
+        self._due_s, self._unswept = float("-inf"), 0
 
     def complete(
         self,
@@ -90,16 +90,15 @@ class KernelTotals:
         if processes is not self._processes or now_s >= self._due_s:
             self._processes, self._due_s = processes, now_s + REFRESH_S
             self._read(swept.shape, unswept, resident_bytes, topology)
+        elif len(unswept) != self._unswept:
+            self._expected[[slot for slot, p in enumerate(processes) if p not in unswept]] = 0.0
+        self._unswept = len(unswept)
         sums = swept.sum(axis=1)
         # What is missing lies where more is expected than was found; moves may have changed that.
         more = np.maximum(self._expected - swept, 0.0)
         missing = np.maximum(self._expected.sum(axis=1) - sums, 0.0)
-        rest = (
-            more
-            * np.divide(missing, more.sum(axis=1), out=np.zeros(len(sums)), where=missing > 0)[
-                :, None
-            ]
-        )
+        share = np.divide(missing, more.sum(axis=1), out=np.zeros(len(sums)), where=missing > 0)
+        rest = more * share[:, None]
         room = np.maximum(self._room - swept.sum(axis=0), 0.0)
         rest *= np.minimum(1.0, room / np.maximum(rest.sum(axis=0), 1.0))
         pages = swept + rest.astype(np.int64)

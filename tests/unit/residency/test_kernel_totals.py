@@ -77,6 +77,18 @@ def test_pages_found_one_by_one_count_before_what_was_read_earlier(tree: Path) -
     assert found.known[0] == pytest.approx(50 / 400)
 
 
+def test_process_that_was_swept_meanwhile_has_what_the_sweep_found(tree: Path) -> None:
+    """What it shares with others counts for one of them, and its resident size is larger."""
+    program(tree, 100, "10000000 default anon=102400 N0=25600 N1=76800 kernelpagesize_kB=4\n")
+    kernel = KernelTotals(MemoryBindings(tree / "proc"), tree / "proc", tree / "sys")
+    topology, other = read_topology(tree / "sys"), ProcessId(11, 1)
+    both, swept = (PROCESS, other), np.array([[9, 0], [0, 0]])
+    before = kernel.complete(swept, both, {PROCESS, other}, lambda _: MIB, topology, 0.0)
+    after = kernel.complete(swept, both, {other}, lambda _: MIB, topology, 1.0)
+    assert before.known[0] < 0.01
+    assert (after.known[0], after.pages[0].tolist()) == (1.0, [9, 0])
+
+
 def test_large_process_lies_as_its_cgroup_does(tree: Path) -> None:
     program(tree, 2 * MAX_TABLE_BYTES >> 10, "10000000 default\n", "/db.service")
     group = tree / "cgroup/db.service"
