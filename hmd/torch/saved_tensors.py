@@ -50,6 +50,7 @@ class _Away:
     buffer: HostBuffer | None = None
     place: HostBuffer | None = None
     left: Any = None
+    stream: Any = None
     written: Callable[[], None] | None = None
     read: Callable[[], None] | None = None
     back: torch.Tensor | None = None
@@ -332,8 +333,7 @@ class SavedTensors:
             device.wait(self._out, buffer.after)
         data = buffer.data[:size]
         device.copy(data, source, self._out)
-        device.keep(source, self._out)
-        away.left = device.record(self._out)
+        away.left, away.stream = device.record(self._out), device.current_stream()
         if away.on_flash:
             assert self._flash is not None
             away.place, away.written = self._flash.write(data, away.left)
@@ -343,8 +343,15 @@ class SavedTensors:
         return True
 
     def _release(self, away: _Away) -> None:
-        """Give device memory back, once the copy out has ended."""
-        self.device.wait(self.device.current_stream(), away.left)
+        """Give device memory back, once the copy out has ended.
+
+        The stream that may use the memory next waits for that. ``record_stream`` would keep it
+        until the host has seen the copy's end, which lags, so that memory would not be as planned.
+        """
+        stream = self.device.current_stream()
+        self.device.wait(stream, away.left)
+        if stream != away.stream:
+            self.device.keep(away.saved[0][0], self._out)
         away.is_changed |= any(tensor._version != version for tensor, version in away.saved)
         away.saved.clear()
         away.storage = None
@@ -433,6 +440,9 @@ class SavedTensors:
         away.live -= 1
         if away.live:
             return
+        for event in (away.left if away.storage is not None else None, away.returned):
+            if event is not None:
+                self.device.wait(self.device.current_stream(), event)
         away.back = away.storage = None
         away.saved.clear()
         if away.buffer is not None and away.pool is not None:
