@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,14 @@ from bench.suite.large_trace import SIZES, cold_start_s, measure
 from bench.suite.layouts import mixed_layouts
 from bench.suite.program import program_names
 from bench.suite.replay_check import Verified, verified
-from bench.suite.sampled_trace import TraceSampling, sampled_run
+from bench.suite.sampled_trace import TierBytes, TraceSampling, sampled_run
 from hmd.base.errors import HmdError
 from hmd.base.units import PAGE_BYTES
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.recordings.misses import MissOutcomes, MissStream
 from hmd.emulate.recordings.recorder import RECORDED_ON
-from hmd.emulate.recordings.replay import Layout, replayed
+from hmd.emulate.recordings.replay import Layout, TimingModel, frames, tiers_of
+from hmd.emulate.timing_params import timing_params
 from hmd.estimate import published
 from hmd.estimate.capacity_sweep import sweep
 from hmd.estimate.model import Coefficients, RuntimeModel, Terms, build_model
@@ -86,14 +87,19 @@ ABLATIONS = {
 }
 
 
+_BYTES = ("read_bytes", "write_bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class Ends:
     """The all-slow and the all-fast run of a program: outcomes of each miss, and busy time."""
 
     slow: MissOutcomes
     slow_ps: int
+    slow_moved: TierBytes
     fast: MissOutcomes
     fast_ps: int
+    fast_moved: TierBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +125,37 @@ def ends_of(stream: MissStream, preset: Preset) -> Ends:
     slow, fast = MissOutcomes.empty(len(stream)), MissOutcomes.empty(len(stream))
     none = np.zeros(stream.user_pages, np.bool_)
     return Ends(
-        slow, replayed(stream, preset, none, slow), fast, replayed(stream, preset, ~none, fast)
+        slow,
+        *_replayed_run(stream, preset, none, slow),
+        fast,
+        *_replayed_run(stream, preset, ~none, fast),
     )
+
+
+def _replayed_run(
+    stream: MissStream, preset: Preset, layout: Layout, into: MissOutcomes
+) -> tuple[int, TierBytes]:
+    """Return the runtime in ps, and what the memory of each tier moved."""
+    params = timing_params(preset)
+    params = replace(params, vcpus=max(params.vcpus, stream.cpus))
+    with TimingModel(params) as model:
+        ps = model.replay_misses(stream, frames(stream, preset, layout), into)
+        counted = [model.counters(vcpu).nodes for vcpu in range(stream.cpus)]
+    moved = [
+        [sum(getattr(nodes[node], name) for nodes in counted) for name in _BYTES]
+        for node in tiers_of(preset)
+    ]
+    return ps, np.array(moved, np.float64)
 
 
 def traces_of(
     stream: MissStream, ends: Ends, preset: Preset, sampling: TraceSampling
 ) -> tuple[Trace, Trace]:
     """Return the traces of the slow and the fast run, whose samples are independent."""
-    both = (ends.slow, ends.slow_ps), (ends.fast, ends.fast_ps)
+    both = (
+        (ends.slow, ends.slow_ps, ends.slow_moved),
+        (ends.fast, ends.fast_ps, ends.fast_moved),
+    )
     slow, fast = (
         sampled_run(
             stream,
@@ -137,8 +165,9 @@ def traces_of(
             TraceSampling(
                 sampling.period, sampling.pair_period, 2 * sampling.seed + number, sampling.loss
             ),
+            moved,
         )
-        for number, (outcomes, busy_ps) in enumerate(both)
+        for number, (outcomes, busy_ps, moved) in enumerate(both)
     )
     return slow, fast
 
@@ -336,7 +365,7 @@ def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
         ends.fast_ps * 1e-12,
         len(layouts),
         int(usual.runs.slow.samples.sum()),
-        len(usual.runs.slow.pair_window),
+        len(usual.runs.slow.pair_part),
         {windows: judge_published(usual, windows) for windows in PUBLISHED_WINDOWS},
         [judge_model(usual, coefficients) for coefficients in GRID],
         {name: judge_model(usual, terms=terms) for name, terms in ABLATIONS.items()},

@@ -10,18 +10,35 @@ bursts, as from a full ring, and the trace reports the loss.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.numba_kernels import Bools, Uint64s, kernel
+from hmd.base.units import LINE_BYTES
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.recordings.replay import tiers_of
 from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
-from hmd.trace.trace import Ending, InstructionProgress, Losses, Trace, TracedProcess
+from hmd.trace.trace import (
+    Ending,
+    InstructionProgress,
+    Losses,
+    NodeTraffic,
+    ThreadProgress,
+    Trace,
+    TracedProcess,
+)
 
 _BURST = 200  # records that a full ring loses at once
 _PROGRESS_POINTS = 64  # times at which progress is recorded
+_THREAD_POINTS = 256  # the same of threads, and of what memory moved
+_SETS, _WAYS = 16, 4  # of blocks that persistent memory keeps
+
+
+TierBytes: TypeAlias = npt.NDArray[np.float64]
+"""Bytes that the memory of each tier, the fastest first, read and wrote; shape ``(tiers, 2)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +60,9 @@ def sampled_run(
     busy_ps: int,
     preset: Preset,
     sampling: TraceSampling,
+    moved: TierBytes | None = None,
 ) -> Trace:
-    """Return the trace of a run of ``busy_ps``."""
+    """Return the trace of a run of ``busy_ps`` that ``moved`` so many bytes."""
     rng = np.random.default_rng(sampling.seed)
     counted = np.flatnonzero(stream.sampled() & (stream.page < stream.user_pages))
     store = (stream.flags[counted] & np.uint8(MissFlag.STORE)) != 0
@@ -80,17 +98,28 @@ def sampled_run(
             "clock": "modelled",
             "tiers": [
                 {
+                    "nodes": [tier],
                     "read_latency_ns": node.read_latency_ns,
                     "read_bandwidth_mbps": node.read_bandwidth_gbps * 1000,
                     "write_bandwidth_mbps": node.write_bandwidth_gbps * 1000,
                 }
-                for node in (fast, slow)
+                for tier, node in enumerate((fast, slow))
             ],
         },
         processes=(TracedProcess(1, "program"),),
         samples=Samples(**columns),
         progress=InstructionProgress(
             time_ns, np.zeros(len(time_ns), np.uint16), time_ns, instructions
+        ),
+        threads=_thread_progress(stream, outcomes, busy_ps),
+        traffic=None
+        if moved is None
+        else _traffic(
+            stream,
+            outcomes,
+            busy_ps,
+            moved,
+            preset.nodes[tiers_of(preset)[int(np.argmax(moved[:, 0]))]].granularity_bytes,
         ),
         losses=Losses(lost=len(order) - len(rows)),
         ending=Ending(0, busy_ps // 1000, 0),
@@ -113,6 +142,84 @@ def _progress(
         rows = stream.rows_of(cpu)
         executed += np.interp(at_ps, outcomes.clock_ps[rows], stream.instructions[rows])
     return at_ps // np.uint64(1000), executed.astype(np.uint64)
+
+
+@kernel
+def find_opened(block: Uint64s, opened: Bools) -> None:
+    """Set which accesses open their block: those to none of the last of its set.
+
+    As the timing model's memory keeps blocks (hmd/emulate/timing/bandwidth.h).
+    """
+    held = np.full((_SETS, _WAYS), np.uint64(0xFFFFFFFFFFFFFFFF))
+    for i in range(len(block)):
+        own = held[int(block[i] * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(60))]
+        opened[i] = True
+        for way in range(_WAYS):
+            if own[way] == block[i]:
+                opened[i] = False
+        if opened[i]:
+            for way in range(_WAYS - 1, 0, -1):
+                own[way] = own[way - 1]
+            own[0] = block[i]
+
+
+def _traffic(
+    stream: MissStream,
+    outcomes: MissOutcomes,
+    busy_ps: int,
+    moved: TierBytes,
+    granularity_bytes: int,
+) -> NodeTraffic:
+    """Return the bytes that each tier, a node each, had moved by then.
+
+    In proportion to the blocks of ``granularity_bytes`` that the rows before had to open.
+    """
+    at_ps = np.linspace(0, busy_ps, _THREAD_POINTS).astype(np.uint64)
+    written = (stream.flags & np.uint8(MissFlag.WRITE_BACK)) != 0
+    halted = (stream.flags & np.uint8(MissFlag.HALT)) != 0
+    by_then = []
+    for rows in map(np.flatnonzero, (~written & ~halted, written & ~halted)):
+        order = rows if stream.cpus == 1 else rows[np.argsort(outcomes.clock_ps[rows])]
+        opened = np.ones(len(order), np.bool_)
+        if granularity_bytes > LINE_BYTES:
+            line = stream.page[order].astype(np.uint64) << np.uint64(6) | stream.line[order]
+            find_opened(line // np.uint64(granularity_bytes // LINE_BYTES), opened)
+        clock_ps = np.maximum.accumulate(outcomes.clock_ps[order[opened]])
+        by_then.append(np.searchsorted(clock_ps, at_ps, side="right") / max(len(clock_ps), 1))
+    reads, writes = (
+        np.outer(column, share) for column, share in zip(moved.T, by_then, strict=True)
+    )
+    tiers, points = reads.shape
+    return NodeTraffic(
+        np.tile(at_ps // np.uint64(1000), tiers),
+        np.repeat(np.arange(tiers), points).astype(np.uint16),
+        reads.ravel().astype(np.uint64),
+        writes.ravel().astype(np.uint64),
+    )
+
+
+def _thread_progress(
+    stream: MissStream, outcomes: MissOutcomes, busy_ps: int
+) -> ThreadProgress | None:
+    """Return for how long each CPU was not halted by then; None for one CPU."""
+    if stream.cpus == 1:
+        return None
+    at_ps = np.linspace(0, busy_ps, _THREAD_POINTS)
+    busy = np.empty((stream.cpus, len(at_ps)))
+    for cpu in range(stream.cpus):
+        own = stream.rows_of(cpu)
+        clock_ps, flags = outcomes.clock_ps[own].astype(np.float64), stream.flags[own]
+        halted = flags[:-1] == MissFlag.HALT
+        ran_ps = np.append(0.0, np.cumsum(np.where(halted, 0.0, np.diff(clock_ps))))
+        busy[cpu] = np.interp(at_ps, clock_ps, ran_ps)
+    cpus, points = busy.shape
+    return ThreadProgress(
+        np.tile(at_ps // 1000, cpus).astype(np.uint64),
+        np.zeros(busy.size, np.uint16),
+        np.zeros(busy.size, np.uint32),
+        np.repeat(np.arange(cpus), points).astype(np.uint16),
+        (busy.ravel() // 1000).astype(np.uint64),
+    )
 
 
 def _every(

@@ -12,6 +12,7 @@ iteration.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -132,16 +133,16 @@ def savings(model: RuntimeModel, layout: Layout) -> Floats:
     times the page's accesses. Interactions between pages are neglected.
     """
     mass = model.slow_mass((~layout).astype(np.float32))
-    windows = model.windows
-    kinds = len(model.total) // windows - 3
+    parts, threads = model.parts, model.parts // model.windows
+    kinds = len(model.total) // parts - 3
     base = model.price(mass).window_ns
-    loads = windows * kinds
+    loads = parts * kinds
     cells = np.arange(len(model.total))
+    part = np.where(cells < loads, cells // kinds, (cells - loads) % parts)
+    kind = np.where(cells < loads, cells % kinds, kinds + (cells - loads) // parts)
     slope = np.zeros(len(cells))
-    for number in range(kinds + 3):
-        selected = (cells < loads) & (cells % kinds == number)
-        if number >= kinds:
-            selected = (cells >= loads) & ((cells - loads) // windows == number - kinds)
+    for number, thread in product(range(kinds + 3), range(threads)):
+        selected = (kind == number) & (part % threads == thread)
         # A downward step where something is slow, else upward: cells are between none and all.
         change = np.where(mass.cells > 0, -1.0, 1.0) * _STEP * model.total * selected
         moved = np.clip(mass.cells + change, 0.0, model.total)

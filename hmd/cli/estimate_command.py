@@ -35,13 +35,15 @@ if TYPE_CHECKING:
         PageIndex,
         RuntimeModel,
     )
+    from hmd.trace.reader import TraceFile
     from hmd.trace.trace import Trace
 
 DESCRIPTION = """\
 Predict how long a program takes with some of its pages in fast memory and the rest in slow memory,
 from two recorded runs: one with all pages slow, one with all pages fast. Without a layout: where
 the slow run spends its time, and what each region would save in fast memory. From one run: the
-share of its accesses that fast memory would serve, without runtimes.
+share of its accesses that fast memory would serve, and runtimes with wide intervals where the
+latencies of both tiers are known.
 
 Only sampled pages count; pages without samples cost no time in either memory. Addresses are those
 of the slow run.
@@ -59,7 +61,9 @@ examples:
   hmd estimate slow.hmdt fast.hmdt --range 7f0000000000-7f0040000000 --by region
   hmd estimate slow.hmdt fast.hmdt --layout hot.txt --json
   hmd estimate slow.hmdt fast.hmdt --schedule moves.csv --move-ns 3000
+  hmd estimate slow.hmdt fast.hmdt --also slow2.hmdt fast2.hmdt   with scatter from run to run
   hmd estimate run.hmdt                                what one run says
+  hmd estimate imported.hmdt --recorded-on fast --latencies 90,250
 
 A schedule has one line per move: 1500,7f0000001000,fast moves the page at that address to fast
 memory 1500 ms after the start. It starts from the given layout, or from all-slow.
@@ -75,6 +79,8 @@ NEAR = 0.05
 MIN_SHARE = 0.001
 """Regions below this share of the accesses, and of the time, are summed up in one line."""
 
+_RECORDING_SHARE = 0.005
+"""Share of a run from which the time that samples took is worth a word."""
 ONE_RUN_STEPS = 10
 NEEDS = (
     "record the same work with its memory on the other tier ('hmd record --tier', or 'numactl "
@@ -91,10 +97,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "fast", type=Path, nargs="?", metavar="FAST", help="trace with all pages fast"
     )
+    parser.add_argument(
+        "--also",
+        type=Path,
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("SLOW2", "FAST2"),
+        help="another pair of runs of the same program; their scatter widens the interval; may be "
+        "repeated",
+    )
+    _add_one_run(parser)
     _add_layouts(parser)
     _add_answers(parser)
     _add_model(parser)
     parser.set_defaults(func=run)
+
+
+def _add_one_run(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("one run")
+    group.add_argument(
+        "--recorded-on",
+        choices=("fast", "slow"),
+        help="tier that held the pages of the one run (default: that of 'hmd record --tier')",
+    )
+    group.add_argument(
+        "--latencies",
+        type=_two_numbers,
+        metavar="FAST,SLOW",
+        help="idle latencies of both tiers in ns, as measured (default: those in the trace)",
+    )
+    group.add_argument(
+        "--bandwidths",
+        type=_two_numbers,
+        metavar="READ,WRITE",
+        help="peak bandwidths of the slow tier in GB/s (default: those in the trace)",
+    )
+
+
+def _two_numbers(text: str) -> tuple[float, float]:
+    """Return two positive numbers, separated by a comma."""
+    convert = number(1e-3, 1e9)
+    words = text.split(",")
+    if len(words) != 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two numbers, such as 90,250")
+    return convert(words[0]), convert(words[1])
 
 
 def _add_layouts(parser: argparse.ArgumentParser) -> None:
@@ -227,9 +274,12 @@ def _run_of_one(args: argparse.Namespace) -> int:
             f"{format_bytes(step['fast_bytes'])}",
             format_share(step["fast_bytes"] / PAGE_BYTES / max(document["pages"], 1)),
             format_share(step["access_share"]),
+            *([format_seconds(step["runtime_s"]), _bounds(step)] if "runtime_s" in step else ()),
         ]
         for step in document["steps"]
     ]
+    if document["doubts"]:
+        columns += ["runtime", "95 % interval"]
     print_table(columns, rows, title=document["layout"], right=columns)
     columns = ["region", "process", "memory", "accesses"]
     listed = [each for each in document["regions"] if each["access_share"] >= MIN_SHARE]
@@ -255,6 +305,7 @@ def _run_of_one(args: argparse.Namespace) -> int:
 def _one_run_document(args: argparse.Namespace) -> dict[str, Any]:
     """Return what ``--json`` prints of one run."""
     from hmd.estimate import find_regions, index_pages
+    from hmd.estimate.layout import by_heat
     from hmd.estimate.one_run import access_curve, access_share, region_shares, waiting_ns
     from hmd.trace.reader import TraceFile
     from hmd.trace.summary import sampling_error
@@ -270,10 +321,12 @@ def _one_run_document(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"{args.slow} has no samples: record with a shorter --period")
     if asked := asked_layout(args, pages):
         layout_name, chosen = asked
-        steps = [(int(chosen.sum()), access_share(pages, chosen))]
+        steps, layouts = [(int(chosen.sum()), access_share(pages, chosen))], [chosen]
     else:
         layout_name, curve = "hottest first", access_curve(pages, args.steps or ONE_RUN_STEPS)
         steps = list(zip(curve.pages.tolist(), curve.access_share.tolist(), strict=True))
+        layouts = [by_heat(pages, count) for count, _ in steps]
+    runtimes, doubts = _predicted(args, recording, layouts)
     error = sampling_error(trace)
     print(f"hmd: note: {error.describe()}", file=sys.stderr)
     return {
@@ -283,8 +336,10 @@ def _one_run_document(args: argparse.Namespace) -> dict[str, Any]:
         "waiting_s": waiting_ns(recording) / 1e9,
         "sampling": asdict(error),
         "steps": [
-            {"fast_bytes": count * PAGE_BYTES, "access_share": share} for count, share in steps
+            {"fast_bytes": count * PAGE_BYTES, "access_share": share, **runtime}
+            for (count, share), runtime in zip(steps, runtimes, strict=True)
         ],
+        "doubts": doubts,
         "regions": [
             {
                 "name": name,
@@ -295,8 +350,46 @@ def _one_run_document(args: argparse.Namespace) -> dict[str, Any]:
             }
             for name, process, count, share in region_shares(pages, find_regions(trace, pages))
         ],
-        "needs": f"A runtime takes a second trace: {NEEDS}.",
+        "needs": f"{'A closer' if doubts else 'A'} runtime takes a second trace: {NEEDS}.",
     }
+
+
+def _predicted(
+    args: argparse.Namespace, recording: TraceFile, layouts: Sequence[Layout]
+) -> tuple[list[dict[str, float]], list[str]]:
+    """Return the runtime of each layout by one run, and why it is uncertain.
+
+    Nothing where the tier of the run, or the latencies of both, are unknown, unless they were asked
+    for: UsageError then.
+    """
+    from dataclasses import replace
+
+    from hmd.estimate import TierSpeeds, build_model, interval
+    from hmd.estimate.one_run import predict_runs
+
+    about = recording.thinned.about
+    tier, speeds = args.recorded_on or about.get("tier"), TierSpeeds.of(about)
+    if args.latencies:
+        fast_ns, slow_ns = args.latencies
+        speeds = replace(speeds, fast_latency_ns=fast_ns, slow_latency_ns=slow_ns)
+    if args.bandwidths:
+        read, write = args.bandwidths
+        speeds = replace(speeds, slow_read_bytes_per_ns=read, slow_write_bytes_per_ns=write)
+    if (args.latencies or args.bandwidths) and tier is None:
+        raise UsageError("estimate: which tier held the pages of this run? say --recorded-on TIER")
+    timed = bool(recording.thinned.samples.latency_ns.any())
+    if tier is None or not (timed and speeds.slow_latency_ns and speeds.fast_latency_ns):
+        return [{}] * len(layouts), []
+    model = build_model(predict_runs(recording, tier, speeds=speeds))
+    found = [interval(model, layout) for layout in layouts]
+    return [
+        {
+            "runtime_s": each.runtime_ns / 1e9,
+            "low_s": each.low_ns / 1e9,
+            "high_s": each.high_ns / 1e9,
+        }
+        for each in found
+    ], [doubt.reason for doubt in model.doubts]
 
 
 def answer_document(args: argparse.Namespace) -> dict[str, Any]:
@@ -309,11 +402,13 @@ def answer_document(args: argparse.Namespace) -> dict[str, Any]:
 
     _refuse(args)
     check_picture(args.picture, "or use --json")
-    subject = read_subject(args)
+    subject = read_subject(args, args.slow, args.fast)
+    for slow, fast in args.also:
+        subject.others.append(read_subject(args, slow, fast))
     pages = subject.runs.pages
     ends = [
-        subject.row("all slow", layout.all_slow(pages)),
-        subject.row("all fast", layout.all_fast(pages)),
+        subject.row("all slow", layout.all_slow),
+        subject.row("all fast", layout.all_fast),
     ]
     found = _swept(args, subject) if args.sweep else _priced(args, subject, ends)
     return {
@@ -322,8 +417,10 @@ def answer_document(args: argparse.Namespace) -> dict[str, Any]:
         "windows": subject.runs.windows,
         "pages": len(pages),
         "clock": subject.slow.clock,
-        "slow_s": subject.slow.runtime_ns / 1e9,
-        "fast_s": subject.fast.runtime_ns / 1e9,
+        "slow_s": float(subject.runs.slow.ns.sum()) / 1e9,
+        "fast_s": float(subject.runs.fast.ns.sum()) / 1e9,
+        "pairs": 1 + len(subject.others),
+        "doubts": [] if subject.model is None else [d.reason for d in subject.model.doubts],
         "notes": subject.notes,
         "estimates": ends,
         **found,
@@ -356,7 +453,7 @@ class Subject:
     """A program's two runs under a model; ``model`` is None for the published formula.
 
     ``slow`` and ``fast`` are thinned traces. ``accesses`` are those that the model weights, by
-    page.
+    page. ``others`` are other pairs of runs of the program.
     """
 
     slow: Trace
@@ -366,6 +463,7 @@ class Subject:
     estimate: Callable[[Layout], Estimate]
     model: RuntimeModel | None
     notes: list[str]
+    others: list[Subject]
 
     def note(self, text: str) -> None:
         """Add a caveat, and print it on standard error."""
@@ -374,18 +472,30 @@ class Subject:
 
     def over_all_fast(self, runtime_ns: float) -> float:
         """Return a runtime as a multiple of the fast run's."""
-        return runtime_ns / max(self.fast.runtime_ns, 1)
+        return runtime_ns / max(float(self.runs.fast.ns.sum()), 1.0)
 
-    def row(self, name: str, chosen: Layout) -> dict[str, Any]:
-        """Return a layout's prediction; bounds are None where the model gives none."""
-        from hmd.estimate import interval
+    def row(self, name: str, choose: Callable[[PageIndex], Layout]) -> dict[str, Any]:
+        """Return a layout's prediction; bounds are None where the model gives none.
 
+        Of several pairs of runs, the layout is chosen for the pages of each.
+        """
+        from hmd.estimate import interval, layout, over_pairs
+
+        chosen = choose(self.runs.pages)
         low_s = high_s = None
-        if self.model is not None:
-            bounds = interval(self.model, chosen)
-            runtime_ns, low_s, high_s = bounds.runtime_ns, bounds.low_ns / 1e9, bounds.high_ns / 1e9
-        else:
+        if self.model is None:
             runtime_ns = self.estimate(chosen).runtime_ns
+        else:
+            bounds = interval(self.model, chosen)
+            if self.others:
+                of_pairs = [
+                    [interval(each.model, pick(each.runs.pages)) for pick in picks]
+                    for each in (self, *self.others)
+                    if each.model is not None
+                    for picks in ((choose, layout.all_slow, layout.all_fast),)
+                ]
+                bounds = over_pairs(of_pairs)[0]
+            runtime_ns, low_s, high_s = bounds.runtime_ns, bounds.low_ns / 1e9, bounds.high_ns / 1e9
         return {
             "layout": name,
             "fast_bytes": int(chosen.sum()) * PAGE_BYTES,
@@ -410,11 +520,15 @@ class Subject:
         found = [self.estimate(layout.by_heat(pages, n)) for n in fast_pages.tolist()]
         runtime_ns = np.array([each.runtime_ns for each in found])
         return CapacitySweep(
-            fast_pages, runtime_ns, find_knee(fast_pages.astype(float), runtime_ns)
+            fast_pages,
+            runtime_ns,
+            runtime_ns,
+            runtime_ns,
+            find_knee(fast_pages.astype(float), runtime_ns),
         )
 
 
-def read_subject(args: argparse.Namespace) -> Subject:
+def read_subject(args: argparse.Namespace, slow_path: Path, fast_path: Path) -> Subject:
     """Return both traces under the model; prints caveats on standard error.
 
     Raises HmdError where they cannot be read or do not match.
@@ -426,8 +540,8 @@ def read_subject(args: argparse.Namespace) -> Subject:
     from hmd.trace.reader import TraceFile
     from hmd.trace.summary import is_imported, sampling_error
 
-    slow, fast = TraceFile(args.slow), TraceFile(args.fast)
-    notes = check(slow.thinned, fast.thinned, (str(args.slow), str(args.fast)))
+    slow, fast = TraceFile(slow_path), TraceFile(fast_path)
+    notes = check(slow.thinned, fast.thinned, (str(slow_path), str(fast_path)))
     cut_by = None if args.cut_by is None else CutBy(args.cut_by)
     if args.model == "published":
         window_ns = (args.window or PUBLISHED_WINDOW_MS) * 1e6
@@ -435,13 +549,21 @@ def read_subject(args: argparse.Namespace) -> Subject:
         runs = side_by_side(slow, fast, windows=count, cut_by=cut_by or CutBy.TIME)
         estimate = partial(published.estimate, runs)
         found = Subject(
-            slow.thinned, fast.thinned, runs, runs.pages.accesses, estimate, None, notes
+            slow.thinned, fast.thinned, runs, runs.pages.accesses, estimate, None, notes, []
         )
     else:
         runs = side_by_side(slow, fast, windows=args.windows or WINDOWS, cut_by=cut_by)
         model = _build_model(args, runs, notes)
         accesses = np.bincount(model.page, model.accesses, len(runs.pages)).astype(np.float64)
-        found = Subject(slow.thinned, fast.thinned, runs, accesses, model.estimate, model, notes)
+        found = Subject(
+            slow.thinned, fast.thinned, runs, accesses, model.estimate, model, notes, []
+        )
+    took = 1 - float(found.runs.slow.ns.sum()) / max(slow.thinned.runtime_ns, 1)
+    if took > _RECORDING_SHARE:
+        notes.append(
+            f"taking samples was {took:.0%} of the slow run: runtimes here are those without a "
+            "recorder".replace("%", " %")
+        )
     if is_imported(slow.thinned):
         notes.append(sampling_error(slow.thinned).describe())
     for note in notes:
@@ -466,6 +588,7 @@ def _build_model(args: argparse.Namespace, runs: AlignedRuns, notes: list[str]) 
         )
     if by_heat and not len(runs.fast.page):
         notes.append("pages that are hot by chance count as hot: estimates are too low")
+    notes.extend(f"the interval is wide: {doubt.reason}" for doubt in model.doubts)
     if not model.pairs.enough:
         notes.append(
             "too few pairs of samples to identify overlapping misses, so overlap is inferred from "
@@ -486,15 +609,28 @@ def _swept(args: argparse.Namespace, subject: Subject) -> dict[str, Any]:
         {
             "fast_bytes": capacity,
             "runtime_s": runtime_ns / 1e9,
+            "low_s": low_ns / 1e9,
+            "high_s": high_ns / 1e9,
             "over_all_fast": subject.over_all_fast(runtime_ns),
         }
-        for capacity, runtime_ns in zip(
-            curve.fast_bytes.tolist(), curve.runtime_ns.tolist(), strict=True
+        for capacity, runtime_ns, low_ns, high_ns in zip(
+            *(
+                column.tolist()
+                for column in (curve.fast_bytes, curve.runtime_ns, curve.low_ns, curve.high_ns)
+            ),
+            strict=True,
         )
     ]
     knee = None if curve.knee is None else steps[curve.knee]
-    within = steps[curve.within(NEAR)]
-    return {"sweep": {"steps": steps, "knee": knee, "within_5_percent": within}}
+    within, surely = (steps[step] for step in curve.within(NEAR))
+    return {
+        "sweep": {
+            "steps": steps,
+            "knee": knee,
+            "within_5_percent": within,
+            "surely_within_5_percent": surely,
+        }
+    }
 
 
 def _priced(
@@ -518,7 +654,7 @@ def _priced(
         name, chosen = asked
         if (args.ranges or args.layout) and not chosen.any():
             subject.note(f"no sampled page lies in these ranges; {_REGIONS}")
-        rows.insert(1, subject.row(name, chosen))
+        rows.insert(1, subject.row(name, lambda pages: _asked(args, pages)))
     estimate = subject.estimate(chosen)
     if args.schedule is not None and subject.model is not None:
         moves, start = read_schedule(args.schedule, runs.pages, chosen)
@@ -559,6 +695,12 @@ def _priced(
     return found
 
 
+def _asked(args: argparse.Namespace, pages: PageIndex) -> Layout:
+    asked = asked_layout(args, pages)
+    assert asked is not None
+    return asked[1]
+
+
 def asked_layout(args: argparse.Namespace, pages: PageIndex) -> tuple[str, Layout] | None:
     """Return the name of the requested layout and its pages, None without one."""
     from hmd.estimate import layout, read_layout
@@ -582,7 +724,7 @@ def asked_layout(args: argparse.Namespace, pages: PageIndex) -> tuple[str, Layou
 
 def _print(args: argparse.Namespace, document: dict[str, Any]) -> None:
     """Print the layouts, then the phases and regions of the last."""
-    columns = ["layout", "fast memory", "accesses there", "runtime", "90 % interval"]
+    columns = ["layout", "fast memory", "accesses there", "runtime", "95 % interval"]
     columns.append("over all fast")
     rows = document["estimates"]
     print_table(columns, map(_layout_cells, rows), right=columns[1:])
@@ -610,17 +752,21 @@ def _print(args: argparse.Namespace, document: dict[str, Any]) -> None:
         _print_regions(f"\n{name}, by region", document["regions"], document["slow_s"])
 
 
+def _bounds(row: dict[str, Any]) -> str:
+    if row["low_s"] is None:
+        return "-"
+    if row["low_s"] >= row["high_s"]:
+        return "as recorded"
+    return f"{format_seconds(row['low_s'])} to {format_seconds(row['high_s'])}"
+
+
 def _layout_cells(row: dict[str, Any]) -> list[str]:
-    bounds = "-"
-    if row["low_s"] is not None:
-        bounds = f"{format_seconds(row['low_s'])} to {format_seconds(row['high_s'])}"
-        bounds = bounds if row["low_s"] < row["high_s"] else "as recorded"
     return [
         row["layout"],
         format_bytes(row["fast_bytes"]),
         format_share(row["access_share"]),
         format_seconds(row["runtime_s"]),
-        bounds,
+        _bounds(row),
         f"{row['over_all_fast']:.3f}",
     ]
 
@@ -657,19 +803,21 @@ def _print_sweep(document: dict[str, Any]) -> None:
     """Print the steps, then how much fast memory the program needs."""
     steps, knee = document["sweep"]["steps"], document["sweep"]["knee"]
     enough = document["sweep"]["within_5_percent"]
-    columns = ["fast memory", "of sampled", "runtime", "over all fast", ""]
+    surely = document["sweep"]["surely_within_5_percent"]
+    columns = ["fast memory", "of sampled", "runtime", "95 % interval", "over all fast", ""]
     rows = [
         [
             format_bytes(step["fast_bytes"]),
             format_share(step["fast_bytes"] / PAGE_BYTES / max(document["pages"], 1)),
             format_seconds(step["runtime_s"]),
+            _bounds(step) if document["model"] == "hmd" else "-",
             f"{step['over_all_fast']:.3f}",
             "<- knee" if step is knee else "",
         ]
         for step in steps
     ]
-    print_table(columns, rows, right=columns[:4])
-    if enough is steps[0]:
+    print_table(columns, rows, right=columns[:5])
+    if surely is steps[0]:
         print("It needs no fast memory: with all of its pages slow it is within 5 % of all fast.")
         return
     if knee is None:
@@ -680,4 +828,7 @@ def _print_sweep(document: dict[str, Any]) -> None:
             f"{format_seconds(knee['runtime_s'])}, {knee['over_all_fast']:.2f} times all fast; "
             "more buys less."
         )
-    print(f"To be within 5 % of all fast it needs {format_bytes(enough['fast_bytes'])}.")
+    print(f"To be within 5 % of all fast it needs {format_bytes(surely['fast_bytes'])}", end="")
+    if enough is not surely:
+        print(f", by the upper bound; {format_bytes(enough['fast_bytes'])} may do", end="")
+    print(".")

@@ -153,11 +153,17 @@ def _levels(levels: dict[str, Any]) -> str:
     return ", ".join(f"{name} {format_share(count / whole)}" for name, count in counts.items())
 
 
+_RECORDING_SHARE = 0.005
+"""Share of the runtime from which the cost of samples is worth a word."""
+
+
 def _runtime(summary: dict[str, Any]) -> str:
     """Return the runtime, with the clock where it is not the machine's own."""
     described = f"{summary['runtime_s']:.3f} s"
     if summary["clock"] == "modelled":
         described += f" of modelled time, {summary['elapsed_s']:.3f} s by the guest's clock"
+    if summary["recording_s"] > _RECORDING_SHARE * summary["runtime_s"]:
+        described += f", {summary['recording_s']:.3f} s of it to take samples"
     return described if summary["ended"] else f"{described} (broke off)"
 
 

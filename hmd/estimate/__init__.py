@@ -23,7 +23,15 @@ first estimate.
 """
 
 from hmd.estimate import layout, published
-from hmd.estimate.breakdown import Interval, Phase, Region, by_phase, by_region, interval
+from hmd.estimate.breakdown import (
+    Interval,
+    Phase,
+    Region,
+    by_phase,
+    by_region,
+    interval,
+    over_pairs,
+)
 from hmd.estimate.capacity_sweep import CapacitySweep, find_knee, sweep
 from hmd.estimate.layout import Layout, MemoryRegions, find_regions, read_layout
 from hmd.estimate.model import (
@@ -69,6 +77,7 @@ __all__ = [
     "index_pages",
     "interval",
     "layout",
+    "over_pairs",
     "price_schedule",
     "published",
     "read_layout",

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
+from hmd.estimate.breakdown import around
 from hmd.estimate.cost import add_by_step
 from hmd.estimate.model import RuntimeModel, SlowMass
 
@@ -24,12 +25,15 @@ from hmd.estimate.model import RuntimeModel, SlowMass
 class CapacitySweep:
     """The curve, from nothing fast to all fast; columns of shape ``(steps + 1,)``.
 
+    ``low_ns`` and ``high_ns`` bound each runtime, by the model's error without that of sampling.
     ``knee`` is the step beyond which more capacity saves little; None if the curve is flat or has
     no knee.
     """
 
     fast_pages: npt.NDArray[np.int64]
     runtime_ns: npt.NDArray[np.float64]
+    low_ns: npt.NDArray[np.float64]
+    high_ns: npt.NDArray[np.float64]
     knee: int | None
 
     @property
@@ -37,9 +41,15 @@ class CapacitySweep:
         """Capacity of the fast tier."""
         return self.fast_pages * PAGE_BYTES
 
-    def within(self, share: float) -> int:
-        """Return the first step whose runtime is at most this share (0.05: 5 %) above all-fast."""
-        return int(np.argmax(self.runtime_ns <= self.runtime_ns[-1] * (1 + share)))
+    def within(self, share: float) -> tuple[int, int]:
+        """Return the first step that is at most this share (0.05: 5 %) above all-fast.
+
+        By the runtime, and by its upper bound: the first may be too little, the second suffices.
+        """
+        enough = self.runtime_ns[-1] * (1 + share)
+        # The last step is all fast: what its own bound allows is known to be so.
+        surely = np.append(self.high_ns[:-1] <= enough, True)
+        return int(np.argmax(self.runtime_ns <= enough)), int(np.argmax(surely))
 
 
 def sweep(model: RuntimeModel, order: npt.NDArray[np.int64], steps: int = 100) -> CapacitySweep:
@@ -55,13 +65,17 @@ def sweep(model: RuntimeModel, order: npt.NDArray[np.int64], steps: int = 100) -
     add_by_step(model.page, model.accesses, model.begin, step, fast)
     pairs = model.pairs
     step_a, step_b = step[pairs.page_a], step[pairs.page_b]
-    runtime = np.empty(steps + 1)
+    runtime, low, high = np.empty((3, steps + 1))
     left = model.total.copy()
     for now in range(steps + 1):
         left = np.maximum(left - fast[now], 0.0)
         a, b = (step_a > now).astype(np.float32), (step_b > now).astype(np.float32)
-        runtime[now] = model.price(SlowMass(left, a, b)).runtime_ns
-    return CapacitySweep(fast_pages, runtime, find_knee(fast_pages.astype(np.float64), runtime))
+        mass = SlowMass(left, a, b)
+        bounds = around(model, model.price(mass).runtime_ns, mass)
+        runtime[now], low[now], high[now] = bounds.runtime_ns, bounds.low_ns, bounds.high_ns
+    return CapacitySweep(
+        fast_pages, runtime, low, high, find_knee(fast_pages.astype(np.float64), runtime)
+    )
 
 
 def find_knee(x: npt.NDArray[np.float64], falling: npt.NDArray[np.float64]) -> int | None:

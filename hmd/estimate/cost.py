@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Kernels: accesses to slow memory under a layout, and the time of each window for them.
 
-A cell is a window and a kind of access in it: loads by window and class of their page, then by
-window stores, streamed loads and streamed stores. Rows are in order of cell; ``begin``, shape
-``(cells + 1,)``, is the first row of each. A layout costs one pass over the rows, about 2 ns each,
-and about 0.1 ms for 60 windows and 6,000 pairs. A sweep over capacities needs one pass.
+A part is what one thread does in a window: part ``window * threads + thread``. A cell is a part and
+a kind of access in it: loads by part and class of their page, then by part stores, streamed loads
+and streamed stores. Rows are in order of cell; ``begin``, shape ``(cells + 1,)``, is the first row
+of each. A layout costs one pass over the rows, about 2 ns each, and about 0.1 ms for 60 parts and
+6,000 pairs. A sweep over capacities needs one pass.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from hmd.base.numba_kernels import (
 )
 
 _SHORT_SUM = np.uint64(1024)
-_WINDOW_PRIOR = 30.0  # slow pair members: weight of all windows' mean in a window
-_CLASS_PRIOR = 100.0  # and in a class of what its windows say
-_LOAD_ROUNDS = 8
+_PART_PRIOR = 30.0  # slow pair members: weight of all parts' mean in a part
+_CLASS_PRIOR = 100.0  # and in a class of what its parts say
+_LOAD_ROUNDS = 20
 
 
-class WindowFigures(NamedTuple):
-    """What is known of each window, shape ``(windows,)`` unless stated; times are nanoseconds.
+class PartFigures(NamedTuple):
+    """What is known of each part, shape ``(parts,)`` unless stated; times are nanoseconds.
 
-    ``slow_ns`` and ``fast_ns`` are the lengths of both runs. Of their difference, ``waiting_ns``
-    is waits for loads, ``holding_ns`` fill buffers that stores hold, ``queueing_ns`` queues of
-    streams. Latencies of loads: ``loaded_latency_ns`` in slow memory at the slow run's load,
-    ``idle_latency_ns`` there without load, ``fast_latency_ns`` in fast memory. ``alone`` is the
-    share of misses that overlap with none, ``overlapping``, ``(windows, classes)``, the number that
-    each of the others overlaps with, and ``core_factor``, ``(windows, classes, chances)``, the
+    ``slow_ns`` and ``fast_ns`` are how long its thread ran in both runs. Of their difference,
+    ``waiting_ns`` is waits for loads, ``holding_ns`` fill buffers that stores hold, ``queueing_ns``
+    queues of streams. Latencies of loads: ``loaded_latency_ns`` in slow memory at the slow run's
+    load, ``idle_latency_ns`` there without load, ``fast_latency_ns`` in fast memory. ``alone`` is
+    the share of misses that overlap with none, ``overlapping``, ``(parts, classes)``, the number
+    that each of the others overlaps with, and ``core_factor``, ``(parts, classes, chances)``, the
     factor on that rule at the chances of :mod:`hmd.estimate.overlap`.
     """
 
@@ -58,16 +59,37 @@ class WindowFigures(NamedTuple):
     core_factor: Float64Cube
 
 
+class WindowFigures(NamedTuple):
+    """What is known of each window, columns of shape ``(windows,)``.
+
+    A window takes as long as its busiest thread, a share ``in_turn`` of what the others run, and
+    ``idle_ns`` in which none runs: of the slow run and of the fast one, and in between in
+    proportion to what all threads run. ``slow_ns`` is the window's length in the slow run.
+    ``read_work`` and ``write_work`` are the times that its reads and writes took of the slow tier,
+    in any unit; a share ``stored`` of what it wrote is of sampled stores, the rest of lines that
+    are written after a load, in proportion to all accesses. Latency rises with the load to the
+    power of ``load_power``.
+    """
+
+    slow_ns: Float64s
+    slow_in_turn: Float64s
+    fast_in_turn: Float64s
+    slow_idle_ns: Float64s
+    fast_idle_ns: Float64s
+    read_work: Float64s
+    write_work: Float64s
+    stored: Float64s
+    load_power: Float64s
+
+
 class ModelNumbers(NamedTuple):
     """Coefficients of the model, figures of the machine, and which terms are on.
 
-    ``write_cost`` is the time of a write in slow memory over that of a read. ``pairs_known`` is
-    false where too few pairs show whether neighbouring misses are in the same memory.
+    ``pairs_known`` is false where too few pairs show whether neighbouring misses are in the same
+    memory.
     """
 
-    load_power: float
     streams: float
-    write_cost: float
     correlation: bool
     pairs_known: bool
     load: bool
@@ -75,9 +97,9 @@ class ModelNumbers(NamedTuple):
 
 
 class PairColumns(NamedTuple):
-    """Pairs of neighbouring misses: their window, and class and slow share of either member."""
+    """Pairs of neighbouring misses: their part, and class and slow share of either member."""
 
-    window: Int32s
+    part: Int32s
     class_a: Int32s
     class_b: Int32s
     slow_a: Float32s
@@ -138,30 +160,30 @@ def _interpolate(factor: npt.NDArray[np.float64], chance: float) -> float:
 
 @inline
 def _count_fast_neighbours(
-    fast: Float64s, pairs: PairColumns, by_window: Float64s, by_class: Float64s
+    fast: Float64s, pairs: PairColumns, by_part: Float64s, by_class: Float64s
 ) -> None:
     """Set the factors of the chance that a slow miss's neighbour is fast.
 
-    Were pages placed independently, it would be ``fast``, the share of a window's misses that are
-    in fast memory. The chance is ``fast * by_window * by_class``, from the pairs with a slow
+    Were pages placed independently, it would be ``fast``, the share of a part's misses that are
+    in fast memory. The chance is ``fast * by_part * by_class``, from the pairs with a slow
     member: how many have a fast one.
     """
-    pair_window, class_a, class_b, slow_a, slow_b = pairs
-    expected = np.zeros(len(by_window))
-    by_window[:] = 0.0
-    for i in range(len(pair_window)):
-        window, a, b = pair_window[i], slow_a[i], slow_b[i]
-        expected[window] += (a + b) * fast[window]
-        by_window[window] += a * (1 - b) + b * (1 - a)
-    of_all = (by_window.sum() + _WINDOW_PRIOR) / (expected.sum() + _WINDOW_PRIOR)
-    for window in range(len(by_window)):
-        found = by_window[window] + _WINDOW_PRIOR * of_all
-        by_window[window] = found / (expected[window] + _WINDOW_PRIOR)
+    pair_part, class_a, class_b, slow_a, slow_b = pairs
+    expected = np.zeros(len(by_part))
+    by_part[:] = 0.0
+    for i in range(len(pair_part)):
+        part, a, b = pair_part[i], slow_a[i], slow_b[i]
+        expected[part] += (a + b) * fast[part]
+        by_part[part] += a * (1 - b) + b * (1 - a)
+    of_all = (by_part.sum() + _PART_PRIOR) / (expected.sum() + _PART_PRIOR)
+    for part in range(len(by_part)):
+        found = by_part[part] + _PART_PRIOR * of_all
+        by_part[part] = found / (expected[part] + _PART_PRIOR)
     expected_class = np.zeros(len(by_class))
     by_class[:] = 0.0
-    for i in range(len(pair_window)):
-        window, a, b = pair_window[i], slow_a[i], slow_b[i]
-        chance = fast[window] * by_window[window]
+    for i in range(len(pair_part)):
+        part, a, b = pair_part[i], slow_a[i], slow_b[i]
+        chance = fast[part] * by_part[part]
         expected_class[class_a[i]] += a * chance
         expected_class[class_b[i]] += b * chance
         by_class[class_a[i]] += a * (1 - b)
@@ -171,91 +193,140 @@ def _count_fast_neighbours(
 
 
 @inline
-def _under_load(
-    windows: WindowFigures, w: int, waits_ns: float, queues_ns: float, traffic: float, power: float
+def _wall_ns(
+    windows: WindowFigures, parts: PartFigures, w: int, first: int, busy_ns: Float64s
 ) -> float:
-    """Return a window's time, with the slow tier's latency at the load that results."""
-    fast_ns, slow_ns = windows.fast_ns[w], windows.slow_ns[w]
-    idle, loaded = windows.idle_latency_ns[w], windows.loaded_latency_ns[w]
-    fast_latency = windows.fast_latency_ns[w]
-    window_ns = fast_ns + waits_ns + queues_ns
-    for _ in range(_LOAD_ROUNDS):
-        load = min(max(traffic * slow_ns / max(window_ns, 1e-9), 0.0), 1.0)
-        latency = idle + (loaded - idle) * load**power
-        factor = min(max((latency - fast_latency) / (loaded - fast_latency), 0.0), 1.0)
-        window_ns = fast_ns + waits_ns * factor + queues_ns
-    return float(window_ns)
+    """Return the length of a window whose threads run for ``busy_ns``, ``(threads,)``."""
+    if len(busy_ns) == 1:
+        return float(busy_ns[0] + windows.slow_idle_ns[w])
+    slow, fast, now, most = 0.0, 0.0, 0.0, 0.0
+    for k in range(len(busy_ns)):
+        slow += parts.slow_ns[first + k]
+        fast += parts.fast_ns[first + k]
+        now += busy_ns[k]
+        most = max(most, busy_ns[k])
+    place = min(max((now - fast) / (slow - fast), 0.0), 1.0) if slow > fast else 0.0
+    in_turn = windows.fast_in_turn[w] + place * (windows.slow_in_turn[w] - windows.fast_in_turn[w])
+    idle = windows.fast_idle_ns[w] + place * (windows.slow_idle_ns[w] - windows.fast_idle_ns[w])
+    return float(most + in_turn * (now - most) + idle)
+
+
+@inline
+def _slow_work(windows: WindowFigures, w: int, of_all: float, of_stores: float) -> float:
+    """Return the share of the slow run's work that its tier still has."""
+    reads, writes, stored = windows.read_work[w], windows.write_work[w], windows.stored[w]
+    left = reads * of_all + writes * (stored * of_stores + (1 - stored) * of_all)
+    return float(_share(left, reads + writes, of_all))
+
+
+@inline
+def _slow_latency_factor(parts: PartFigures, p: int, load: float, power: float) -> float:
+    """Return the slow tier's excess latency at a load, over that of the slow run."""
+    idle, loaded = parts.idle_latency_ns[p], parts.loaded_latency_ns[p]
+    fast = parts.fast_latency_ns[p]
+    latency = idle + (loaded - idle) * load**power
+    return float(min(max((latency - fast) / (loaded - fast), 0.0), 1.0))
 
 
 @kernel
 def price_windows(
     cells: Float64s,
     total: Float64s,
+    parts: PartFigures,
     windows: WindowFigures,
     pairs: PairColumns,
     numbers: ModelNumbers,
     window_ns: Float64s,
 ) -> None:
     """Set ``window_ns`` from the accesses that are slow, ``cells``, of all, ``total``."""
-    count, classes = windows.overlapping.shape
+    count, classes = parts.overlapping.shape
+    side = count // len(window_ns)  # threads
     loads = count * classes
     mean = cells.sum() / max(total.sum(), 1e-12)
     share, traffic = np.empty(count), np.empty(count)
+    lines, slow_lines = np.zeros(count), np.zeros(count)
     misses, slow = np.zeros(count), np.zeros(count)
-    for w in range(count):
-        for c in range(w * classes, (w + 1) * classes):
-            misses[w] += total[c]
-            slow[w] += cells[c]
-        part, lines = slow[w], misses[w]
-        for c in range(loads + w, loads + 3 * count, count):
-            part += cells[c]
-            lines += total[c]
-        # A window without a sample has the mean.
-        traffic[w] = _share(part, lines, mean)
-        share[w] = _share(slow[w], misses[w], traffic[w])
-    by_window, by_class = np.ones(count), np.ones(classes)
+    for p in range(count):
+        for c in range(p * classes, (p + 1) * classes):
+            misses[p] += total[c]
+            slow[p] += cells[c]
+        slow_lines[p], lines[p] = slow[p], misses[p]
+        for c in range(loads + p, loads + 3 * count, count):
+            slow_lines[p] += cells[c]
+            lines[p] += total[c]
+        # A part without a sample has the mean.
+        traffic[p] = _share(slow_lines[p], lines[p], mean)
+        share[p] = _share(slow[p], misses[p], traffic[p])
+    by_part, by_class = np.ones(count), np.ones(classes)
     if numbers.correlation and numbers.pairs_known:
-        _count_fast_neighbours(1 - share, pairs, by_window, by_class)
+        _count_fast_neighbours(1 - share, pairs, by_part, by_class)
     elif numbers.correlation:
-        by_window[:] = 0.5  # unknown: half-way between independent and in the same memory
-    for w in range(count):
-        fast_ns, queueing_ns = windows.fast_ns[w], windows.queueing_ns[w]
-        alone = windows.alone[w]
-        held, stored = cells[loads + w], cells[loads + w + 2 * count]
-        all_held, all_stored = total[loads + w], total[loads + w + 2 * count]
-        all_streamed = total[loads + w + count]
-        # Waits, as shares of those with all slow.
-        together = 0.0
-        for c in range(classes):
-            together += total[w * classes + c] / (1 + windows.overlapping[w, c])
-        full = alone * misses[w] + (1 - alone) * together
-        remaining = alone * slow[w]
-        for c in range(classes):
-            part = cells[w * classes + c]
-            if part > 0:
-                chance = 1 - (1 - share[w]) * by_window[w] * by_class[c]
-                chance = min(max(chance, 0.0), 1.0)
-                waits = part / (1 + windows.overlapping[w, c] * chance)
-                remaining += (1 - alone) * waits * _interpolate(windows.core_factor[w, c], chance)
-        waits = min(max(_share(remaining, full, share[w]), 0.0), 1.0)
-        waits_ns = windows.waiting_ns[w] * waits
-        waits_ns = waits_ns + windows.holding_ns[w] * _share(held, all_held, traffic[w])
-        # Queues of streams: all of those in flight are slow, or the slow tier cannot keep up.
-        queues = queueing_ns * traffic[w]
-        if numbers.stream_queues:
-            stores = _share(held + stored, all_held + all_stored, traffic[w])
-            writes = (all_held + all_stored) * numbers.write_cost
-            reads = misses[w] + all_streamed + all_held + all_stored
-            # The part of the slow run's work that the tier still has; without a sample, the mean.
-            busy = _share(reads * traffic[w] + writes * stores, reads + writes, traffic[w])
-            at_once = busy * max(traffic[w], stores) ** (numbers.streams - 1)
-            queues = queueing_ns * at_once
-            if queueing_ns > 0:
-                saturated = fast_ns + queueing_ns
-                queues = max(queues, busy * saturated - fast_ns)
+        by_part[:] = 0.5  # unknown: half-way between independent and in the same memory
+    waits_ns, queues_ns, busy_ns = np.empty(side), np.empty(side), np.empty(side)
+    for w in range(len(window_ns)):
+        first = w * side
+        # Of all threads, which share the tier.
+        all_lines, all_slow = 0.0, 0.0
+        stored, all_stored = 0.0, 0.0
+        for p in range(first, first + side):
+            all_lines += lines[p]
+            all_slow += slow_lines[p]
+            stored += cells[loads + p] + cells[loads + p + 2 * count]
+            all_stored += total[loads + p] + total[loads + p + 2 * count]
+        of_all = _share(all_slow, all_lines, mean)
+        of_stores = _share(stored, all_stored, of_all)
+        tier_busy = _slow_work(windows, w, of_all, of_stores)
+        for k in range(side):
+            p = first + k
+            fast_ns, queueing_ns, alone = parts.fast_ns[p], parts.queueing_ns[p], parts.alone[p]
+            # Waits, as shares of those with all slow.
+            together = 0.0
+            for c in range(classes):
+                together += total[p * classes + c] / (1 + parts.overlapping[p, c])
+            full = alone * misses[p] + (1 - alone) * together
+            remaining = alone * slow[p]
+            for c in range(classes):
+                part = cells[p * classes + c]
+                if part > 0:
+                    chance = 1 - (1 - share[p]) * by_part[p] * by_class[c]
+                    chance = min(max(chance, 0.0), 1.0)
+                    begun = part / (1 + parts.overlapping[p, c] * chance)
+                    factor = _interpolate(parts.core_factor[p, c], chance)
+                    remaining += (1 - alone) * begun * factor
+            waits = min(max(_share(remaining, full, share[p]), 0.0), 1.0)
+            held = _share(cells[loads + p], total[loads + p], traffic[p])
+            waits_ns[k] = parts.waiting_ns[p] * waits + parts.holding_ns[p] * held
+            # Queues of streams: all of those in flight are slow, or the tier cannot keep up.
+            queues_ns[k] = queueing_ns * traffic[p]
+            if numbers.stream_queues:
+                p_stores = cells[loads + p] + cells[loads + p + 2 * count]
+                p_all_stores = total[loads + p] + total[loads + p + 2 * count]
+                stores = _share(p_stores, p_all_stores, traffic[p])
+                busy = _slow_work(windows, w, traffic[p], stores)
+                queues_ns[k] = queueing_ns * busy * max(of_all, of_stores) ** (numbers.streams - 1)
+                if queueing_ns > 0:
+                    saturated = min(busy, tier_busy) * (fast_ns + queueing_ns)
+                    queues_ns[k] = max(queues_ns[k], saturated - fast_ns)
+            busy_ns[k] = fast_ns + waits_ns[k] + queues_ns[k]
         if numbers.load:
-            window_ns[w] = _under_load(windows, w, waits_ns, queues, traffic[w], numbers.load_power)
-        else:
-            window_ns[w] = fast_ns + waits_ns + queues
-        # If the slow run was faster, for any reason, the gain is proportional to its share.
-        window_ns[w] += min(windows.slow_ns[w] - fast_ns, 0.0) * traffic[w]
+            # A longer window has less load, hence less latency: one length goes with its own load.
+            low_ns, high_ns = (
+                0.0,
+                max(_wall_ns(windows, parts, w, first, busy_ns), windows.slow_ns[w]),
+            )
+            for _ in range(_LOAD_ROUNDS):
+                tried_ns = (low_ns + high_ns) / 2
+                load = min(tier_busy * windows.slow_ns[w] / max(tried_ns, 1e-9), 1.0)
+                for k in range(side):
+                    p = first + k
+                    factor = _slow_latency_factor(parts, p, load, windows.load_power[w])
+                    busy_ns[k] = parts.fast_ns[p] + waits_ns[k] * factor + queues_ns[k]
+                if _wall_ns(windows, parts, w, first, busy_ns) > tried_ns:
+                    low_ns = tried_ns
+                else:
+                    high_ns = tried_ns
+        for k in range(side):
+            # If the slow run was faster, for any reason, the gain is proportional to its share.
+            p = first + k
+            busy_ns[k] += min(parts.slow_ns[p] - parts.fast_ns[p], 0.0) * traffic[p]
+        window_ns[w] = _wall_ns(windows, parts, w, first, busy_ns)

@@ -21,15 +21,23 @@ cross-validates them, leaving one program out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import LINE_BYTES
-from hmd.estimate.cost import ModelNumbers, PairColumns, WindowFigures, add_slow, price_windows
+from hmd.estimate.cost import (
+    ModelNumbers,
+    PairColumns,
+    PartFigures,
+    WindowFigures,
+    add_slow,
+    price_windows,
+)
 from hmd.estimate.layout import Layout
 from hmd.estimate.overlap import (
     CHANCES,
@@ -44,6 +52,7 @@ from hmd.estimate.overlap import (
 )
 from hmd.estimate.runs import AlignedRun, AlignedRuns
 from hmd.estimate.samples import AccessClass
+from hmd.estimate.threads import share_of_turns
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,12 +81,29 @@ class SampleSelection(StrEnum):
 class Coefficients:
     """Fitted coefficients.
 
-    ``load_power`` is the exponent of the slow tier's latency in its load, ``streams`` the number of
-    concurrent streams.
+    ``load_power`` is the exponent of the slow tier's latency in its load, ``knee`` how steeply it
+    rises with the share of time for which the tier is busy beyond seven tenths, since latency rises
+    most near the peak bandwidth; ``streams`` is the number of concurrent streams.
     """
 
     load_power: float = 1.5
     streams: float = 2.0
+    knee: float = 6.0
+
+
+ONE_RUN_ERROR = 0.35
+"""Standard errors for :class:`Doubt`, from the suite's programs (docs/explanation/estimator.md)."""
+UNKNOWN_THREADS_ERROR = 0.25
+UNKNOWN_OVERLAP_ERROR = 0.06
+UNKNOWN_QUEUES_ERROR = 0.20
+COUNTED_QUEUES_ERROR = 0.08
+_KNEE_AT = 0.7  # share of time for which a tier is busy, from which latency rises steeply
+_BUFFERS_FREE = (0.6, 0.9)
+"""Shares of the fill buffers in use: up to the first no load waits for one, from the second all."""
+ALONE_ERROR, ALONE_SHARE = 0.25, 0.1
+"""Error by the share of waits for misses that overlap with none, and the share worth a word."""
+BEHIND_SHARE = 0.1
+"""Share of the runs' difference above which waits of stores and streams are worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +120,24 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """A term that the model lacks for these runs, and the error that it may cause.
+
+    ``error`` is a standard error half-way between the runs, as a share of what fast memory gains;
+    of a run that is ``predicted``, it is that of this run.
+    """
+
+    error: float
+    reason: str
+    predicted: Literal["slow", "fast"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SlowMass:
     """Accesses to slow memory under a layout.
 
     ``cells``: accesses by cell (:mod:`hmd.estimate.cost`). ``pair_a`` and ``pair_b``, ``(pairs,)``:
-    the slow share of the pages of a pair's members in its window.
+    the slow share of the pages of a pair's members in its part.
     """
 
     cells: Floats
@@ -121,13 +160,20 @@ class RuntimeModel:
     begin: npt.NDArray[np.uint64]
     pages: int
     total: Floats
-    figures: WindowFigures
+    figures: PartFigures
+    of_windows: WindowFigures
     pairs: Pairs
     numbers: ModelNumbers
+    doubts: tuple[Doubt, ...] = ()
 
     @property
     def windows(self) -> int:
         """Number of windows."""
+        return len(self.of_windows.slow_ns)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts: windows times threads."""
         return len(self.figures.slow_ns)
 
     def slow_mass(self, slow: npt.NDArray[np.float32]) -> SlowMass:
@@ -143,8 +189,10 @@ class RuntimeModel:
     def price(self, mass: SlowMass) -> Estimate:
         """Return the run with these accesses slow."""
         window_ns, pairs = np.empty(self.windows), self.pairs
-        columns = PairColumns(pairs.window, pairs.class_a, pairs.class_b, mass.pair_a, mass.pair_b)
-        price_windows(mass.cells, self.total, self.figures, columns, self.numbers, window_ns)
+        columns = PairColumns(pairs.part, pairs.class_a, pairs.class_b, mass.pair_a, mass.pair_b)
+        price_windows(
+            mass.cells, self.total, self.figures, self.of_windows, columns, self.numbers, window_ns
+        )
         return Estimate(float(window_ns.sum()), window_ns)
 
 
@@ -171,28 +219,28 @@ def build_model(
         SampleSelection.FAST: (runs.fast,),
     }[terms.rows]
     used = [run for run in selected if len(run.page)] or [runs.slow]
-    rows = _rows_by_cell(used, runs.windows, len(runs.pages), structures=terms.structures)
-    pairs = _pairs(used, rows.of_page)
-    longer = np.maximum(runs.slow.ns - runs.fast.ns, 0.0)
+    rows = rows_by_cell(used, runs.parts, len(runs.pages), structures=terms.structures)
+    pairs, work = collect_pairs(used, rows.of_page), _tier_work(runs, rows)
+    longer = np.maximum(runs.slow.busy_ns - runs.fast.busy_ns, 0.0)
     gap = np.maximum(runs.slow.latency_ns - runs.fast.latency_ns, 1.0)
     if not runs.slow.latency_ns.any():
         # Unknown: no misses overlap.
         gap = np.maximum(longer / np.maximum(rows.misses.sum(1), 1.0), 1e-9)
     near = fit_neighbours(pairs, rows.sampled_loads, rows.period)
-    overlap = Overlap(np.zeros(runs.windows), near)
-    waiting, holding, queueing = _causes_of_difference(runs, longer, rows, overlap, gap)
+    overlap = Overlap(np.zeros(runs.parts), near)
+    waiting, holding, queueing = _causes_of_difference(runs, longer, rows, work, overlap, gap)
     waits = waiting / gap
     if not terms.overlap:
-        overlap = Overlap(np.ones(runs.windows), np.zeros_like(near))
+        overlap = Overlap(np.ones(runs.parts), np.zeros_like(near))
     elif pairs.enough:
         overlap = overlap.fit_to_waits(rows.misses, waits)
     else:
         overlap = fit_overlap_to_times(rows.misses, waits)
     fast_latency = _unqueued_latency(runs, runs.fast, rows)
     loaded_latency = np.maximum(_unqueued_latency(runs, runs.slow, rows), fast_latency + 1)
-    figures = WindowFigures(
-        slow_ns=runs.slow.ns,
-        fast_ns=runs.fast.ns,
+    figures = PartFigures(
+        slow_ns=runs.slow.busy_ns,
+        fast_ns=runs.fast.busy_ns,
         waiting_ns=waiting,
         holding_ns=holding,
         queueing_ns=queueing,
@@ -205,17 +253,11 @@ def build_model(
     )
     if terms.core:
         figures = figures._replace(core_factor=_core_factors(runs, rows.misses, figures))
-    speeds = runs.speeds
-    known = speeds.slow_write_bytes_per_ns > 0
     numbers = ModelNumbers(
-        load_power=coefficients.load_power,
         streams=coefficients.streams,
-        write_cost=(
-            speeds.slow_read_bytes_per_ns / speeds.slow_write_bytes_per_ns if known else 1.0
-        ),
         correlation=terms.correlation,
         pairs_known=pairs.enough,
-        load=terms.load and speeds.slow_latency_ns > 0,
+        load=terms.load and runs.speeds.slow_latency_ns > 0,
         stream_queues=terms.streams,
     )
     return RuntimeModel(
@@ -226,18 +268,101 @@ def build_model(
         pages=len(runs.pages),
         total=rows.total,
         figures=figures,
+        of_windows=_window_figures(runs, work, coefficients),
         pairs=pairs,
         numbers=numbers,
+        doubts=tuple(_doubts(runs, pairs, figures, longer)),
+    )
+
+
+def _doubts(
+    runs: AlignedRuns, pairs: Pairs, figures: PartFigures, longer: Floats
+) -> Iterator[Doubt]:
+    """Yield what the runs do not show, of what the slow one takes ``longer``."""
+    if runs.predicted is not None:
+        reason = f"the run with all pages {runs.predicted} is predicted, not recorded"
+        yield Doubt(ONE_RUN_ERROR, reason, runs.predicted)
+    if runs.sampled_threads > 1 and runs.threads == 1:
+        yield Doubt(
+            UNKNOWN_THREADS_ERROR,
+            f"{runs.sampled_threads} threads have samples, but the traces do not tell how long "
+            "each ran in both runs: a layout that slows one of them may take longer",
+        )
+    if not pairs.enough and runs.slow.latency_ns.any():
+        yield Doubt(UNKNOWN_OVERLAP_ERROR, "too few pairs of samples show which misses overlap")
+    alone = float(np.dot(figures.alone, figures.waiting_ns)) / max(float(longer.sum()), 1e-9)
+    if pairs.enough and alone > ALONE_SHARE:
+        yield Doubt(
+            alone * ALONE_ERROR,
+            f"by the runtimes {alone:.0%} of the waits are for misses that overlap with no other, "
+            "and pairs of samples do not show which",
+        )
+    behind = float((figures.queueing_ns + figures.holding_ns).sum())
+    share = behind / max(float(longer.sum()), 1e-9)
+    if share > BEHIND_SHARE:
+        counted = bool(runs.slow.read_bytes.any())
+        yield Doubt(
+            share * (COUNTED_QUEUES_ERROR if counted else UNKNOWN_QUEUES_ERROR),
+            f"loads that were sampled explain {1 - share:.0%} of the difference between the runs; "
+            "the rest are waits of stores and streams, which no sample shows"
+            + ("" if counted else ", and the memory's traffic is not counted"),
+        )
+
+
+def _window_figures(
+    runs: AlignedRuns, work: _TierWork, coefficients: Coefficients
+) -> WindowFigures:
+    slow, fast = (share_of_turns(run.ns, run.busy_ns) for run in (runs.slow, runs.fast))
+    busy = np.clip(_share(work.ns, runs.slow.ns), 0.0, 1.0)
+    return WindowFigures(
+        slow_ns=runs.slow.ns,
+        slow_in_turn=slow[0],
+        fast_in_turn=fast[0],
+        slow_idle_ns=slow[1],
+        fast_idle_ns=fast[1],
+        read_work=work.reads,
+        write_work=work.writes,
+        stored=work.stored,
+        load_power=coefficients.load_power + coefficients.knee * np.maximum(busy - _KNEE_AT, 0.0),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _CellRows:
+class _TierWork:
+    """The slow tier's work in the slow run, columns of shape ``(windows,)``, as ``WindowFigures``.
+
+    ``ns`` is the time that it takes at the tier's peak bandwidths, 0 if those are unknown.
+    """
+
+    reads: Floats
+    writes: Floats
+    stored: Floats
+    ns: Floats
+
+
+def _tier_work(runs: AlignedRuns, rows: CellRows) -> _TierWork:
+    """Return the work by the memory's counters, else by lines: those stored to are written too."""
+    speeds, (lines, written) = runs.speeds, rows.moved_lines(runs.windows)
+    known = speeds.slow_read_bytes_per_ns > 0 and speeds.slow_write_bytes_per_ns > 0
+    read_speed = speeds.slow_read_bytes_per_ns if known else 1.0
+    write_speed = speeds.slow_write_bytes_per_ns if known else 1.0
+    read_bytes, write_bytes = runs.slow.read_bytes, runs.slow.write_bytes
+    stored = np.ones(runs.windows)
+    if read_bytes.any():
+        stored = np.minimum(_share(written * read_bytes, lines * write_bytes, 1.0), 1.0)
+    else:
+        read_bytes, write_bytes = LINE_BYTES * lines, LINE_BYTES * written
+    reads, writes = read_bytes / read_speed, write_bytes / write_speed
+    return _TierWork(reads, writes, stored, (reads + writes) * known)
+
+
+@dataclass(frozen=True, slots=True)
+class CellRows:
     """Rows as in ``RuntimeModel``, and what follows from them.
 
-    ``of_page`` is the class of each page. ``misses`` are loads that memory answers, by window and
+    ``of_page`` is the class of each page. ``misses`` are loads that memory answers, by part and
     class, ``sampled_loads`` the samples of them; ``lines`` are all that hold a fill buffer, by
-    window. One sample stands for ``period``.
+    part. One sample stands for ``period``.
     """
 
     of_page: npt.NDArray[np.int32]
@@ -251,13 +376,19 @@ class _CellRows:
     sampled_loads: Floats
     period: float
 
+    def moved_lines(self, windows: int) -> tuple[Floats, Floats]:
+        """Return by window, ``(windows,)``, all lines and those that are stored to."""
+        held, loads, stores = self.total[-3 * len(self.misses) :].reshape(3, -1)
+        lines = self.misses.sum(1) + held + loads + stores
+        return lines.reshape(windows, -1).sum(1), (held + stores).reshape(windows, -1).sum(1)
 
-def _rows_by_cell(
-    used: Sequence[AlignedRun], windows: int, pages: int, *, structures: bool
-) -> _CellRows:
+
+def rows_by_cell(
+    used: Sequence[AlignedRun], parts: int, pages: int, *, structures: bool
+) -> CellRows:
     """Return the rows of the runs; with ``structures``, loads by class of their page."""
     page = np.concatenate([run.page for run in used])
-    window = np.concatenate([run.window for run in used])
+    part = np.concatenate([run.part for run in used])
     accesses = (np.concatenate([run.accesses for run in used]) / len(used)).astype(np.float32)
     samples = np.concatenate([run.samples for run in used])
     access = np.concatenate([run.access for run in used])
@@ -265,9 +396,9 @@ def _rows_by_cell(
     of_page = np.zeros(pages, np.int32)
     if structures:
         of_page = classify_pages(page[waits], accesses[waits], pages)
-    loads, cells = windows * CLASSES, windows * (CLASSES + 3)
-    beyond = loads + windows * (access.astype(np.int64) - 1) + window
-    cell = np.where(waits, window * CLASSES + of_page[page], beyond)
+    loads, cells = parts * CLASSES, parts * (CLASSES + 3)
+    beyond = loads + parts * (access.astype(np.int64) - 1) + part
+    cell = np.where(waits, part * CLASSES + of_page[page], beyond)
     # In order of cell and page; both runs' rows of a page and cell become one row.
     key = cell * pages + page
     order = np.argsort(key, kind="stable")
@@ -277,13 +408,13 @@ def _rows_by_cell(
     cell, page = cell[order][first], page[order][first]
     begin = np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64)
     total = sum_cells(page, accesses, begin, pages)
-    misses = total[:loads].reshape(windows, CLASSES)
+    misses = total[:loads].reshape(parts, CLASSES)
     sampled = np.bincount(cell, samples, cells).astype(np.float64)[:loads]
     # Rings lose consecutive records, so a pair is lost whole: pairs are not scaled up.
     kept = sum(
         float(run.accesses[run.access == AccessClass.LOAD].sum()) / (1 + run.lost) for run in used
     )
-    return _CellRows(
+    return CellRows(
         of_page=of_page,
         page=page,
         accesses=accesses,
@@ -291,27 +422,33 @@ def _rows_by_cell(
         begin=begin,
         total=total,
         misses=misses,
-        lines=misses.sum(1) + total[loads : loads + windows],
-        sampled_loads=sampled.reshape(windows, CLASSES),
+        lines=misses.sum(1) + total[loads : loads + parts],
+        sampled_loads=sampled.reshape(parts, CLASSES),
         period=kept / max(float(sampled.sum()), 1.0),
     )
 
 
-def _pairs(used: Sequence[AlignedRun], of_page: npt.NDArray[np.int32]) -> Pairs:
+def collect_pairs(used: Sequence[AlignedRun], of_page: npt.NDArray[np.int32]) -> Pairs:
+    """Return the pairs of these runs in order of part, with the classes of their pages."""
     page_a = np.concatenate([run.pair_a for run in used])
     page_b = np.concatenate([run.pair_b for run in used])
-    window = np.concatenate([run.pair_window for run in used])
-    order = np.argsort(window, kind="stable")
-    page_a, page_b, window = page_a[order], page_b[order], window[order]
+    part = np.concatenate([run.pair_part for run in used])
+    order = np.argsort(part, kind="stable")
+    page_a, page_b, part = page_a[order], page_b[order], part[order]
     # Both runs are alike: if one is thinned, so is the other, nearly.
     stride = float(np.mean([run.pair_stride for run in used]))
-    return Pairs(page_a, page_b, of_page[page_a], of_page[page_b], window, stride)
+    return Pairs(page_a, page_b, of_page[page_a], of_page[page_b], part, stride)
 
 
 def _causes_of_difference(
-    runs: AlignedRuns, longer: Floats, rows: _CellRows, overlap: Overlap, gap: Floats
+    runs: AlignedRuns,
+    longer: Floats,
+    rows: CellRows,
+    work: _TierWork,
+    overlap: Overlap,
+    gap: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return what a window takes longer in slow memory: waits, held fill buffers, and queues, ns.
+    """Return what a part takes longer in slow memory: waits, held fill buffers, and queues, ns.
 
     In proportion to the parts that the measured latencies predict, with queues at least as long as
     the bandwidth of the slow tier makes them.
@@ -320,42 +457,30 @@ def _causes_of_difference(
     waiting = overlap.count_waits(misses) * gap
     holding = np.maximum(runs.slow.store_ns - runs.fast.store_ns, 0.0) / runs.core.fill_buffers
     queueing = np.maximum(runs.slow.queue_ns - runs.fast.queue_ns, 0.0)
-    total = waiting + holding + queueing
+    total, explained = waiting + holding + queueing, waiting + holding
     waiting, holding, queueing = (longer * _share(p, total) for p in (waiting, holding, queueing))
     # At most one wait per miss; the rest has another cause.
     beyond = np.maximum(waiting - misses.sum(1) * gap, 0.0) + np.where(total > 0, 0.0, longer)
     waiting, queueing = waiting - np.minimum(beyond, waiting), queueing + beyond
-    by_traffic = _traffic_ns(runs, rows) - runs.fast.ns
+    by_traffic = np.repeat(work.ns, runs.threads) - runs.fast.busy_ns - explained
     queues = np.clip(by_traffic, queueing, np.maximum(longer, queueing))
     kept = 1 - _share(queues - queueing, waiting + holding)
     return waiting * kept, holding * kept, queues
 
 
-def _traffic_ns(runs: AlignedRuns, rows: _CellRows) -> Floats:
-    """Return how long a window's lines take at the slow tier's peak bandwidths; 0 if unknown.
-
-    A line that is stored to is read and written.
-    """
-    speeds, windows = runs.speeds, runs.windows
-    if speeds.slow_read_bytes_per_ns <= 0 or speeds.slow_write_bytes_per_ns <= 0:
-        return np.zeros(windows)
-    held, loads, stores = rows.total[-3 * windows :].reshape(3, windows)
-    reads = rows.misses.sum(1) + held + loads + stores
-    return np.asarray(
-        LINE_BYTES * reads / speeds.slow_read_bytes_per_ns
-        + LINE_BYTES * (held + stores) / speeds.slow_write_bytes_per_ns
-    )
-
-
-def _unqueued_latency(runs: AlignedRuns, run: AlignedRun, rows: _CellRows) -> Floats:
-    """Return a run's latency of loads by window, without the wait for a fill buffer."""
+def _unqueued_latency(runs: AlignedRuns, run: AlignedRun, rows: CellRows) -> Floats:
+    """Return a run's latency of loads by part, without the wait for a fill buffer."""
     # At most as many misses are in flight as there are fill buffers; the rest waits for one.
-    longest = runs.core.fill_buffers * _share(run.ns, rows.lines, np.inf)
-    return np.minimum(np.where(run.least_ns > 0, run.least_ns, run.latency_ns), longest)
+    longest = runs.core.fill_buffers * _share(run.busy_ns, rows.lines, np.inf)
+    # Where buffers are free, latencies differ by the tier's load, and the mean is what it is.
+    low, high = _BUFFERS_FREE
+    waits = np.clip((_share(run.latency_ns, longest) - low) / (high - low), 0.0, 1.0)
+    least = np.where(run.least_ns > 0, run.least_ns, run.latency_ns)
+    return np.asarray(np.minimum(run.latency_ns + waits * (least - run.latency_ns), longest))
 
 
-def _core_factors(runs: AlignedRuns, misses: Floats, figures: WindowFigures) -> Floats:
-    """Return the factors for the rule, by window, class and chance of a slow miss.
+def _core_factors(runs: AlignedRuns, misses: Floats, figures: PartFigures) -> Floats:
+    """Return the factors for the rule, by part, class and chance of a slow miss.
 
     Interpolated between a core that waits for memory only and one with other waits, by the largest
     share of the fast run's time that its misses can account for.

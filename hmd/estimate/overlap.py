@@ -11,9 +11,9 @@ is linear in y, as the published formula takes all programs to be.
 
 K and p are measured by pairs (:mod:`hmd.estimate.samples`): a miss with K - 1 neighbours on
 either side is in 2 (K - 1) / period pairs. K differs by data structure and over time, so it is
-fitted by class of pages and by window. What the runs' times say corrects it: waits x difference in
-latency = difference in time. If pairs predict fewer waits than that, some misses overlap with
-no neighbours (a chain, for example), and the others with more.
+fitted by class of pages and by part (what one thread does in a window). What the runs' times say
+corrects it: waits x difference in latency = difference in time. If pairs predict fewer waits than
+that, some misses overlap with no neighbours (a chain, for example), and the others with more.
 
 That rule has one limit, the reorder window. Two more matter, and ``simulate_core`` corrects it for
 them. It issues misses at even distances into a window, each into a free buffer, and waits if the
@@ -42,7 +42,7 @@ STRETCHES = 24
 CLASSES = 2 * STRETCHES
 """Stretches of address space with equally many misses, each split by heat."""
 
-_PRIOR_WINDOW = 100.0  # samples by which a window or class starts with the pairs of all
+_PRIOR_PART = 100.0  # samples by which a part or class starts with the pairs of all
 _PRIOR_CLASS = 100.0
 _FIT_ROUNDS = 4
 _MAX_SCALE = 6.0
@@ -71,7 +71,7 @@ def classify_pages(
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs in order of window: their pages, classes and windows, of shape ``(pairs,)``.
+    """Pairs in order of part: their pages, classes and parts, of shape ``(pairs,)``.
 
     Each stands for ``stride``, where they were too many to keep.
     """
@@ -80,7 +80,7 @@ class Pairs:
     page_b: npt.NDArray[np.int32]
     class_a: npt.NDArray[np.int32]
     class_b: npt.NDArray[np.int32]
-    window: npt.NDArray[np.int32]
+    part: npt.NDArray[np.int32]
     stride: float = 1.0
 
     def __len__(self) -> int:
@@ -97,20 +97,20 @@ class Pairs:
 class Overlap:
     """How misses overlap with all slow.
 
-    ``alone``, ``(windows,)``, is the share of misses that overlap with none; ``overlapping``,
-    ``(windows, classes)``, the number that each of the others overlaps with.
+    ``alone``, ``(parts,)``, is the share of misses that overlap with none; ``overlapping``,
+    ``(parts, classes)``, the number that each of the others overlaps with.
     """
 
     alone: Floats
     overlapping: Floats
 
     def count_waits(self, misses: Floats) -> Floats:
-        """Return the waits of the core for these misses, ``(windows, classes)``, all slow."""
+        """Return the waits of the core for these misses, ``(parts, classes)``, all slow."""
         together = (misses / (1 + self.overlapping)).sum(1)
         return np.asarray(self.alone * misses.sum(1) + (1 - self.alone) * together)
 
     def fit_to_waits(self, misses: Floats, waits: Floats) -> Overlap:
-        """Return the overlap with which ``misses`` give ``waits``, ``(windows,)``."""
+        """Return the overlap with which ``misses`` give ``waits``, ``(parts,)``."""
         steeper = np.maximum(_scale(misses, self.overlapping, waits), 1.0)
         alone = np.where(steeper > 1, 0.0, _alone(misses, self.overlapping, waits))
         rest = 1 - alone
@@ -121,23 +121,23 @@ class Overlap:
 
 
 def fit_neighbours(pairs: Pairs, sampled: Floats, period: float) -> Floats:
-    """Return K - 1 by window and class: ``sampled``, ``(windows, classes)``, are one in ``period``.
+    """Return K - 1 by part and class: ``sampled``, ``(parts, classes)``, are one in ``period``.
 
-    As product of a window's and a class's part, by iterative proportional fitting (Deming and
-    Stephan, 1940).
+    As product of a factor of the part and one of the class, by iterative proportional fitting
+    (Deming and Stephan, 1940).
     """
-    windows = len(sampled)
-    of_window = np.bincount(pairs.window, minlength=windows) * 2.0 * pairs.stride
+    parts = len(sampled)
+    of_part = np.bincount(pairs.part, minlength=parts) * 2.0 * pairs.stride
     of_class = np.bincount(pairs.class_a, minlength=CLASSES) * pairs.stride
     of_class = of_class + np.bincount(pairs.class_b, minlength=CLASSES) * pairs.stride
-    rate = of_window.sum() / max(float(sampled.sum()), 1.0)
+    rate = of_part.sum() / max(float(sampled.sum()), 1.0)
     by_class = np.ones(CLASSES)
-    by_window = np.full(windows, rate)
+    by_part = np.full(parts, rate)
     for _ in range(_FIT_ROUNDS):
-        by_window = (of_window + _PRIOR_WINDOW * rate) / (sampled @ by_class + _PRIOR_WINDOW)
+        by_part = (of_part + _PRIOR_PART * rate) / (sampled @ by_class + _PRIOR_PART)
         prior = max(_PRIOR_CLASS * rate, 1e-12)
-        by_class = (of_class + prior) / (by_window @ sampled + prior)
-    return np.asarray(by_window[:, None] * by_class * period)
+        by_class = (of_class + prior) / (by_part @ sampled + prior)
+    return np.asarray(by_part[:, None] * by_class * period)
 
 
 def fit_overlap_to_times(misses: Floats, waits: Floats) -> Overlap:
@@ -147,7 +147,7 @@ def fit_overlap_to_times(misses: Floats, waits: Floats) -> Overlap:
 
 
 def _scale(misses: Floats, overlapping: Floats, waits: Floats) -> Floats:
-    """Return the factor of K - 1 of all classes in each window, ``(windows,)``."""
+    """Return the factor of K - 1 of all classes in each part, ``(parts,)``."""
     return _bisect(
         lambda factor: (misses / (1 + factor[:, None] * overlapping)).sum(1) > waits,
         np.full(len(waits), _MAX_SCALE),
@@ -155,7 +155,7 @@ def _scale(misses: Floats, overlapping: Floats, waits: Floats) -> Floats:
 
 
 def _alone(misses: Floats, overlapping: Floats, waits: Floats) -> Floats:
-    """Return the share of misses without neighbours that gives ``waits``, ``(windows,)``.
+    """Return the share of misses without neighbours that gives ``waits``, ``(parts,)``.
 
     The others have all neighbours.
     """
@@ -169,7 +169,7 @@ def _alone(misses: Floats, overlapping: Floats, waits: Floats) -> Floats:
 
 
 def _bisect(above: Callable[[Floats], npt.NDArray[np.bool_]], high: Floats) -> Floats:
-    """Return where ``above``, true at 0, becomes false below ``high``, for each window."""
+    """Return where ``above``, true at 0, becomes false below ``high``, for each part."""
     low = np.zeros(len(high))
     for _ in range(30):
         middle = (low + high) / 2

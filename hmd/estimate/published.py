@@ -23,8 +23,9 @@ GUARD = 1.03
 def estimate(runs: AlignedRuns, layout: Layout) -> Estimate:
     """Return the runtime of a layout; windows are as the runs are cut, by time in the paper."""
     slow, fast, count = runs.slow, runs.fast, runs.windows
-    total = np.bincount(slow.window, slow.samples, count).astype(np.float64)
-    hits = np.bincount(slow.window, slow.samples * layout[slow.page], count)
+    window = slow.part // runs.threads
+    total = np.bincount(window, slow.samples, count).astype(np.float64)
+    hits = np.bincount(window, slow.samples * layout[slow.page], count)
     share = np.divide(hits, total, out=np.zeros(count), where=total > 0)
     gain = np.where(slow.ns > GUARD * fast.ns, slow.ns - fast.ns, 0.0)
     window_ns = slow.ns - gain * share

@@ -3,16 +3,16 @@
 
 Both runs are cut at equal instruction counts if both have them, so that a window is the same work
 in both; else into equal parts of their accesses (cut by time, a phase with misses would match one
-without). A row holds the samples of a page in a window, of one ``AccessClass``: a core waits for
-loads that memory answers, and for fill buffers that stores hold as long; prefetched lines only use
-bandwidth.
+without). What one thread does in a window is a part. A row holds the samples of a page in a part,
+of one ``AccessClass``: a core waits for loads that memory answers, and for fill buffers that stores
+hold as long; prefetched lines only use bandwidth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from hmd.estimate.samples import (
     same_addresses,
     sort_distinct,
 )
+from hmd.estimate.threads import Parts, count_threads, match_threads
 from hmd.estimate.windows import CutBy, Windows, cut
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import SKYLAKE_SERVER, Core
@@ -44,36 +45,41 @@ WINDOWS = 60
 """Windows of a run: enough for its phases, few enough for hundreds of samples per window."""
 SAME_PLACEMENT = 0.05
 """Two runs have the same placement if less than this share of their pages is on other nodes."""
-_UNQUEUED = 0.2  # share of a window's loads that did not wait for a fill buffer
-_MIN_LOADS = 10  # loads of a window that speak for it
+_UNQUEUED = 0.2  # share of a part's loads that did not wait for a fill buffer
+_MIN_LOADS = 10  # loads of a part that speak for it
 _PRIOR_SAMPLES = 3.0
+_MAX_RECORDING = 0.9  # share of a part's time that its samples may have taken
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedRun:
-    """One run; rows of shape ``(rows,)``, by window of shape ``(windows,)``.
+    """One run; rows of shape ``(rows,)``, figures of parts ``(parts,)``, of windows ``(windows,)``.
 
     ``page`` indexes the pages, ``access`` is of ``AccessClass``, ``accesses`` are those that the
-    ``samples`` of a row stand for. ``ns`` is the length of each window; ``latency_ns`` the mean
-    latency of loads, ``least_ns`` that of loads without queueing (both 0 if no latency was
-    recorded); ``store_ns`` the sum of latencies of stores, ``queue_ns`` of streams. Pairs, of shape
-    ``(pairs,)``: their pages and window; each stands for ``pair_stride``. Rows are scaled up by
-    ``lost``, lost samples per kept one; pairs are not.
+    ``samples`` of a row stand for. ``ns`` is the length of each window, ``read_bytes`` and
+    ``write_bytes`` are what its tier moved (0: not counted). By part, ``busy_ns`` is how long its
+    thread ran; ``latency_ns`` the mean latency of loads, ``least_ns`` that of loads without
+    queueing (both 0 if no latency was recorded); ``store_ns`` the sum of latencies of stores,
+    ``queue_ns`` of streams. Pairs, of shape ``(pairs,)``: their pages and part; each stands for
+    ``pair_stride``. Rows are scaled up by ``lost``, lost samples per kept one; pairs are not.
     """
 
     page: npt.NDArray[np.int32]
-    window: npt.NDArray[np.int32]
+    part: npt.NDArray[np.int32]
     access: npt.NDArray[np.int8]
     samples: npt.NDArray[np.int32]
     accesses: npt.NDArray[np.float32]
     ns: npt.NDArray[np.float64]
+    read_bytes: npt.NDArray[np.float64]
+    write_bytes: npt.NDArray[np.float64]
+    busy_ns: npt.NDArray[np.float64]
     latency_ns: npt.NDArray[np.float64]
     least_ns: npt.NDArray[np.float64]
     store_ns: npt.NDArray[np.float64]
     queue_ns: npt.NDArray[np.float64]
     pair_a: npt.NDArray[np.int32]
     pair_b: npt.NDArray[np.int32]
-    pair_window: npt.NDArray[np.int32]
+    pair_part: npt.NDArray[np.int32]
     pair_stride: int = 1
     lost: float = 0.0
 
@@ -89,6 +95,8 @@ class TierSpeeds:
     fast_latency_ns: float = 0.0
     slow_read_bytes_per_ns: float = 0.0
     slow_write_bytes_per_ns: float = 0.0
+    fast_read_bytes_per_ns: float = 0.0
+    fast_write_bytes_per_ns: float = 0.0
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> TierSpeeds:
@@ -102,14 +110,18 @@ class TierSpeeds:
             fast_latency_ns=float(fast.get("read_latency_ns") or 0),
             slow_read_bytes_per_ns=float(slow.get("read_bandwidth_mbps") or 0) / 1e3,
             slow_write_bytes_per_ns=float(slow.get("write_bandwidth_mbps") or 0) / 1e3,
+            fast_read_bytes_per_ns=float(fast.get("read_bandwidth_mbps") or 0) / 1e3,
+            fast_write_bytes_per_ns=float(fast.get("write_bandwidth_mbps") or 0) / 1e3,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedRuns:
-    """Both runs, over the same ``windows`` and ``pages``.
+    """Both runs, over the same ``windows``, ``threads`` and ``pages``.
 
     Without ``same_addresses``, pages are the slow run's, and the fast one has no rows.
+    ``sampled_threads`` of the program have samples; one of the runs may be ``predicted``
+    instead of recorded.
     """
 
     slow: AlignedRun
@@ -119,11 +131,23 @@ class AlignedRuns:
     core: Core
     cut_by: CutBy
     same_addresses: bool = True
+    sampled_threads: int = 1
+    predicted: Literal["slow", "fast"] | None = None
 
     @property
     def windows(self) -> int:
         """Number of windows."""
         return len(self.slow.ns)
+
+    @property
+    def parts(self) -> int:
+        """Number of windows times that of threads."""
+        return len(self.slow.busy_ns)
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that are priced by themselves."""
+        return self.parts // self.windows
 
 
 def side_by_side(
@@ -144,22 +168,27 @@ def side_by_side(
     """
     ends = slow.thinned, fast.thinned
     if cut_by is None:
-        counted = all(_counted(trace) for trace in ends)
+        counted = all(has_counts(trace) for trace in ends)
         cut_by = CutBy.INSTRUCTIONS if counted else CutBy.ACCESSES
     same = same_addresses(*ends)
     speeds = speeds or TierSpeeds.of(slow.thinned.about)
-    floor_ns = _waiting_floor_ns(*ends, speeds)
+    floor_ns = waiting_floor_ns(*ends, speeds)
     core = core or read_core(slow.thinned.about)
     runs = [
-        _aggregate(each, cut(each.thinned, windows, cut_by), floor_ns, core)
-        for each in (slow, fast)
+        aggregate_run(
+            each, Parts(cut(each.thinned, windows, cut_by), threads), floor_ns, core, tier
+        )
+        for each, threads, tier in zip((slow, fast), match_threads(*ends), (-1, 0), strict=True)
     ]
     if not same:  # only what is known of the fast run's windows
         runs[1] = replace(runs[1], rows=SampleAggregator(0).rows(), pairs=FoundPairs.empty())
     keys = sort_distinct(np.concatenate([run.rows.key for run in runs]))
     slow_run, fast_run = (run.indexed(keys) for run in runs)
     heat = np.bincount(slow_run.page, slow_run.accesses, len(keys)).astype(np.float64)
-    return AlignedRuns(slow_run, fast_run, PageIndex.of(keys, heat), speeds, core, cut_by, same)
+    threads = max(map(count_threads, ends))
+    return AlignedRuns(
+        slow_run, fast_run, PageIndex.of(keys, heat), speeds, core, cut_by, same, threads
+    )
 
 
 def read_core(about: Mapping[str, Any]) -> Core:
@@ -170,11 +199,12 @@ def read_core(about: Mapping[str, Any]) -> Core:
     )
 
 
-def _counted(trace: Trace) -> bool:
+def has_counts(trace: Trace) -> bool:
+    """Return whether a trace has instruction counts, to cut it by."""
     return trace.progress is not None and bool(trace.progress.instructions.any())
 
 
-def _waiting_floor_ns(slow: Trace, fast: Trace, speeds: TierSpeeds) -> float:
+def waiting_floor_ns(slow: Trace, fast: Trace, speeds: TierSpeeds) -> float:
     """Return the latency below which a load found its line in flight or in a cache.
 
     It is 0 where no latencies of loads are known: their event counts misses alone.
@@ -189,7 +219,7 @@ def _waiting_floor_ns(slow: Trace, fast: Trace, speeds: TierSpeeds) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Aggregate:
+class AggregatedRun:
     """One run's samples, with keys for pages; ``figures`` are other fields of ``AlignedRun``."""
 
     rows: AggregatedSamples
@@ -206,72 +236,100 @@ class _Aggregate:
         )
         return AlignedRun(
             page=page,
-            window=rows.window,
+            part=rows.part,
             access=rows.access,
             samples=rows.samples,
             accesses=(rows.accesses * (1 + self.lost)).astype(np.float32),
             pair_a=pair_a,
             pair_b=pair_b,
-            pair_window=pairs.window,
+            pair_part=pairs.part,
             pair_stride=pairs.stride,
             lost=self.lost,
             **self.figures,
         )
 
 
-def _aggregate(recording: TraceSource, windows: Windows, floor_ns: float, core: Core) -> _Aggregate:
-    """Return a run's samples, aggregated in one pass."""
-    thinned, count = recording.thinned, len(windows)
+def aggregate_run(
+    recording: TraceSource, parts: Parts, floor_ns: float, core: Core, tier: int
+) -> AggregatedRun:
+    """Return the samples of a run on a tier, aggregated in one pass."""
+    thinned, count = recording.thinned, len(parts)
     aggregator = SampleAggregator(count)
     pairs = PairCollector(PairDefinition.of(thinned, core.reorder_window, floor_ns))
-    loads, load_ns, store_ns, queue_ns = np.zeros((4, count))
+    loads, load_ns, store_ns, queue_ns, recorded = np.zeros((5, count))
     for batch in recording.batches():
-        window, access = windows.of(batch.time_ns), classify_accesses(batch, floor_ns)
+        part, access = parts.of(batch), classify_accesses(batch, floor_ns)
         latency_ns = batch.latency_ns.astype(np.float64)
-        aggregator.add(batch, window, access)
-        pairs.add(batch, page_keys(batch), window, access == AccessClass.LOAD)
+        aggregator.add(batch, part, access)
+        pairs.add(batch, page_keys(batch), part, access == AccessClass.LOAD)
         load = (access == AccessClass.LOAD) & (batch.latency_ns > 0)
-        loads += np.bincount(window[load], minlength=count)
-        load_ns += np.bincount(window[load], latency_ns[load], count)
+        recorded += np.bincount(part, minlength=count)
+        loads += np.bincount(part[load], minlength=count)
+        load_ns += np.bincount(part[load], latency_ns[load], count)
         mass_ns = latency_ns * batch.period
         store, streamed = access == AccessClass.STORE, access >= AccessClass.STREAMED_LOAD
-        store_ns += np.bincount(window[store], mass_ns[store], count)
-        queue_ns += np.bincount(window[streamed], mass_ns[streamed], count)
+        store_ns += np.bincount(part[store], mass_ns[store], count)
+        queue_ns += np.bincount(part[streamed], mass_ns[streamed], count)
     lost = thinned.losses.lost / max(recording.recorded, 1)
+    # What samples took of the program's time, which runs without a recorder do not take.
+    busy_ns = parts.busy_ns(thinned)
+    cost_ns = recorded * (1 + lost) * float(thinned.about.get("record_ns") or 0)
+    cost_ns = np.minimum(cost_ns, _MAX_RECORDING * busy_ns)
+    ns = parts.windows.ns
     figures = {
-        "ns": windows.ns,
+        "ns": ns - cost_ns.reshape(len(ns), -1).max(1),
+        **moved_bytes(thinned, parts.windows, tier),
+        "busy_ns": busy_ns - cost_ns,
         "latency_ns": mean_latency(loads, load_ns),
-        "least_ns": least_latency(thinned, windows, floor_ns),
+        "least_ns": least_latency(thinned, parts, floor_ns),
         "store_ns": store_ns * (1 + lost),
         "queue_ns": queue_ns * (1 + lost),
     }
-    return _Aggregate(aggregator.rows(), pairs.found(), figures, lost)
+    return AggregatedRun(aggregator.rows(), pairs.found(), figures, lost)
+
+
+def moved_bytes(trace: Trace, windows: Windows, tier: int) -> dict[str, Floats]:
+    """Return what a tier (-1: the slowest) read and wrote by window, ``(windows,)``."""
+    rows = trace.traffic
+    names = ("read_bytes", "write_bytes")
+    moved = {name: np.zeros(len(windows)) for name in names}
+    tiers = trace.about.get("tiers") or []
+    if rows is None or not tiers:
+        return moved
+    edges_ns = np.append(0.0, np.cumsum(windows.ns))
+    for node in tiers[tier]["nodes"]:
+        own = rows.node == node
+        if own.any():
+            at_ns = rows.time_ns[own].astype(np.float64) - float(windows.begin_ns)
+            for name in names:
+                moved[name] += np.diff(np.interp(edges_ns, at_ns, getattr(rows, name)[own]))
+    return moved
 
 
 def mean_latency(loads: Floats, load_ns: Floats) -> Floats:
-    """Return the mean by window, ``(windows,)``, from numbers of loads and sums of latencies.
+    """Return the mean by part, ``(parts,)``, from numbers of loads and sums of latencies.
 
-    Windows with few loads are shrunk towards the mean of all; 0 if no latency was recorded.
+    Parts with few loads are shrunk towards the mean of all; 0 if no latency was recorded.
     """
     mean_ns = load_ns.sum() / max(loads.sum(), 1.0)
     return np.asarray((load_ns + _PRIOR_SAMPLES * mean_ns) / (loads + _PRIOR_SAMPLES))
 
 
-def least_latency(trace: Trace, windows: Windows, floor_ns: float) -> Floats:
-    """Return the latency that a fifth of a window's loads stay below, ``(windows,)``.
+def least_latency(trace: Trace, parts: Parts, floor_ns: float) -> Floats:
+    """Return the latency that a fifth of a part's loads stay below, ``(parts,)``.
 
     A measured latency (PEBS's weight) starts when the load's address is known, so it includes the
-    wait for a fill buffer; the lowest fifth of a window's loads did not wait. A thinned trace
-    suffices. Windows with few loads have that of all; 0 if none was recorded.
+    wait for a fill buffer; the lowest fifth of a part's loads did not wait. A thinned trace
+    suffices. Parts with few loads have that of all; 0 if none was recorded.
     """
     samples = trace.samples
     load = (classify_accesses(samples, floor_ns) == AccessClass.LOAD) & (samples.latency_ns > 0)
     latency_ns = samples.latency_ns[load].astype(np.float64)
     if not len(latency_ns):
-        return np.zeros(len(windows))
-    window = windows.of(samples.time_ns[load])
-    latency_ns = latency_ns[np.lexsort((latency_ns, window))]
-    loads = np.bincount(window, minlength=len(windows))
+        return np.zeros(len(parts))
+    part = parts.of(samples.take(load))
+    latency_ns = latency_ns[np.lexsort((latency_ns, part))]
+    loads = np.bincount(part, minlength=len(parts))
     begins = np.cumsum(loads) - loads
     place = np.minimum(begins + (loads * _UNQUEUED).astype(np.int64), len(latency_ns) - 1)
     least_ns = np.where(loads < _MIN_LOADS, np.quantile(latency_ns, _UNQUEUED), latency_ns[place])

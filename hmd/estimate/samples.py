@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A run's samples by window, page and class of access, and pairs of samples close together.
+"""A run's samples by part, page and class of access, and pairs of samples close together.
 
-Takes batches of samples in about the order of time; returns at most one row per page, window and
-class. Memory is bounded by the program's footprint, not by the length of the recording.
+Takes batches of samples in about the order of time; returns at most one row per page, part (what
+one thread does in a window) and class. Memory is bounded by the program's footprint, not by the
+length of the recording.
 
 Two counters of one event with different periods sometimes take samples within one reorder window:
 such pairs show which misses overlap, which a single counter cannot.
@@ -97,7 +98,7 @@ def _found(keys: PageKeys, known: PageKeys) -> float:
 
 _ACCESS_BITS = 2
 _MERGE_ROWS = 1 << 18
-"""Samples of a window that are added before they are merged; at least as many as it has rows."""
+"""Samples of a part that are added before they are merged; at least as many as it has rows."""
 
 
 class AccessClass(IntEnum):
@@ -119,12 +120,12 @@ def classify_accesses(samples: Samples, floor_ns: float) -> npt.NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class AggregatedSamples:
-    """Aggregated samples, columns of shape ``(rows,)``, in order of window, page and access.
+    """Aggregated samples, columns of shape ``(rows,)``, in order of part, page and access.
 
     ``samples`` fell on the page of ``key``; ``accesses`` are those that they stand for.
     """
 
-    window: npt.NDArray[np.int32]
+    part: npt.NDArray[np.int32]
     key: PageKeys
     access: npt.NDArray[np.int8]
     samples: npt.NDArray[np.int32]
@@ -132,7 +133,7 @@ class AggregatedSamples:
 
 
 _Columns: TypeAlias = tuple[PageKeys, npt.NDArray[np.int32], npt.NDArray[np.float64]]
-"""Keys, samples and accesses of rows of one window."""
+"""Keys, samples and accesses of rows of one part."""
 
 
 def _merge(parts: list[_Columns]) -> _Columns:
@@ -149,24 +150,24 @@ def _merge(parts: list[_Columns]) -> _Columns:
 class SampleAggregator:
     """Aggregates the samples of one run."""
 
-    def __init__(self, windows: int) -> None:
-        self._parts: list[list[_Columns]] = [[] for _ in range(windows)]
-        self._pending = [0] * windows
+    def __init__(self, parts: int) -> None:
+        self._parts: list[list[_Columns]] = [[] for _ in range(parts)]
+        self._pending = [0] * parts
 
     def add(
-        self, samples: Samples, window: npt.NDArray[np.int32], access: npt.NDArray[np.int8]
+        self, samples: Samples, part: npt.NDArray[np.int32], access: npt.NDArray[np.int8]
     ) -> None:
         """Add a batch."""
         key = page_keys(samples) << np.uint64(_ACCESS_BITS) | access.astype(np.uint64)
         accesses = samples.period.astype(np.float64)
-        if np.any(window[1:] < window[:-1]):
-            order = np.argsort(window, kind="stable")
-            window, key, accesses = window[order], key[order], accesses[order]
-        edges = np.searchsorted(window, np.arange(len(self._parts) + 1))
+        if np.any(part[1:] < part[:-1]):
+            order = np.argsort(part, kind="stable")
+            part, key, accesses = part[order], key[order], accesses[order]
+        edges = np.searchsorted(part, np.arange(len(self._parts) + 1))
         for number in np.flatnonzero(np.diff(edges)).tolist():
-            part, parts = slice(edges[number], edges[number + 1]), self._parts[number]
-            parts.append((key[part], np.ones(len(key[part]), np.int32), accesses[part]))
-            self._pending[number] += len(key[part])
+            rows, parts = slice(edges[number], edges[number + 1]), self._parts[number]
+            parts.append((key[rows], np.ones(len(key[rows]), np.int32), accesses[rows]))
+            self._pending[number] += len(key[rows])
             if self._pending[number] >= max(_MERGE_ROWS, len(parts[0][0])):
                 self._parts[number] = [_merge(parts)]
                 self._pending[number] = 0
@@ -236,11 +237,11 @@ class PairDefinition:
 
 @dataclass(frozen=True, slots=True)
 class FoundPairs:
-    """Pairs' pages and windows, columns of shape ``(pairs,)``; each stands for ``stride``."""
+    """Pairs' pages and parts, columns of shape ``(pairs,)``; each stands for ``stride``."""
 
     key_a: PageKeys
     key_b: PageKeys
-    window: npt.NDArray[np.int32]
+    part: npt.NDArray[np.int32]
     stride: int = 1
 
     @classmethod
@@ -253,13 +254,13 @@ class FoundPairs:
         """Return all pairs of parts, as one of ``stride`` each."""
         if not parts:
             return cls.empty()
-        columns = [[part.key_a for part in parts], [part.key_b for part in parts]]
+        columns = [[each.key_a for each in parts], [each.key_b for each in parts]]
         key_a, key_b = map(np.concatenate, columns)
-        return cls(key_a, key_b, np.concatenate([part.window for part in parts]), stride)
+        return cls(key_a, key_b, np.concatenate([each.part for each in parts]), stride)
 
     def take(self, rows: slice) -> FoundPairs:
         """Return the selected pairs."""
-        return FoundPairs(self.key_a[rows], self.key_b[rows], self.window[rows], self.stride)
+        return FoundPairs(self.key_a[rows], self.key_b[rows], self.part[rows], self.stride)
 
 
 class PairCollector:
@@ -275,7 +276,7 @@ class PairCollector:
         self,
         samples: Samples,
         keys: PageKeys,
-        window: npt.NDArray[np.int32],
+        part: npt.NDArray[np.int32],
         load: npt.NDArray[np.bool_],
     ) -> None:
         """Add a batch's pairs; those across two batches, one in thousands, are missed."""
@@ -283,11 +284,11 @@ class PairCollector:
         kept = slice(-self._seen % self._stride, None, self._stride)
         self._seen += len(first)
         first, second = first[kept], second[kept]
-        self._parts.append(FoundPairs(keys[first], keys[second], window[first]))
+        self._parts.append(FoundPairs(keys[first], keys[second], part[first]))
         self._kept += len(first)
         while self._kept > self._max_pairs:
             self._parts = [FoundPairs.concatenated(self._parts).take(slice(None, None, 2))]
-            self._kept, self._stride = len(self._parts[0].window), self._stride * 2
+            self._kept, self._stride = len(self._parts[0].part), self._stride * 2
 
     def found(self) -> FoundPairs:
         """Return the pairs."""

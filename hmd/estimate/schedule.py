@@ -108,8 +108,9 @@ def _played(
     # Moves after the end have no effect.
     of_move = np.searchsorted(ends, schedule.time_ns, side="right")
     cells, moves = np.zeros(len(model.total)), np.zeros(model.windows)
-    pairs, loads = model.pairs, model.windows * CLASSES
-    of_pair = np.searchsorted(pairs.window, np.arange(model.windows + 1))
+    pairs, parts = model.pairs, model.parts
+    threads, loads = parts // model.windows, parts * CLASSES
+    of_pair = np.searchsorted(pairs.part, np.arange(model.windows + 1) * threads)
     pair_a, pair_b = np.empty(len(pairs), np.float32), np.empty(len(pairs), np.float32)
     slow = (~start).astype(np.float32)
     for window in range(model.windows):
@@ -120,9 +121,10 @@ def _played(
             slow, share, moves[window] = _moved(
                 slow, schedule.page[low:high], schedule.fast[low:high], np.clip(left, 0.0, 1.0)
             )
-        cell = window * CLASSES
-        beyond = [loads + window + i * model.windows for i in range(3)]
-        for first, last in [(cell, cell + CLASSES), *((c, c + 1) for c in beyond)]:
+        cell = window * threads * CLASSES
+        beyond = [loads + window * threads + i * parts for i in range(3)]
+        of_window = (cell, cell + threads * CLASSES)
+        for first, last in [of_window, *((c, c + threads) for c in beyond)]:
             add_slow(model.page, model.accesses, model.begin, share, first, last, cells)
         near = slice(of_pair[window], of_pair[window + 1])
         pair_a[near], pair_b[near] = share[pairs.page_a[near]], share[pairs.page_b[near]]

@@ -142,7 +142,6 @@ _COUNTERS = np.dtype(
     [(name, "<u8") for name in VCPU_WORDS]
     + [("node", [(name, "<u8") for name in NODE_WORDS], (MAX_NODES,))]
 )
-_INSTRUCTIONS_OFFSET = 8 * VCPU_WORDS.index("instructions")
 
 
 class Selection(IntEnum):
@@ -262,9 +261,22 @@ class SharedMemory:
         A single word: readers in the guest are slower than the plugin publishes, and so could not
         get a consistent snapshot of all.
         """
+        return int(self._counters(vcpu)["instructions"][0])
+
+    def vcpu_busy_ps(self, vcpu: int) -> int:
+        """Return the modelled time for which one vCPU was not halted; a single word, likewise."""
+        return int(self._counters(vcpu)["busy_ps"][0])
+
+    def node_bytes(self, node: int) -> tuple[int, int]:
+        """Return the bytes that a node's memory has read and written for all vCPUs."""
+        moved = [self._counters(vcpu)["node"][0, node] for vcpu in range(self.vcpus)]
+        return sum(int(n["read_bytes"]) for n in moved), sum(int(n["write_bytes"]) for n in moved)
+
+    def _counters(self, vcpu: int) -> Any:
+        """Return a view of the counters of one vCPU, which may change while it is read."""
         start = self._word("counters_offset") + vcpu * self._word("counters_stride")
-        start += _VCPU_HEAD.itemsize + _INSTRUCTIONS_OFFSET
-        return int(self._bytes[start : start + 8].view(np.uint64)[0])
+        start += _VCPU_HEAD.itemsize
+        return self._bytes[start : start + _COUNTERS.itemsize].view(_COUNTERS)
 
     @property
     def armed(self) -> bool:

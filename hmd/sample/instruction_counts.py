@@ -56,6 +56,14 @@ class InstructionCounter:
         """
         return {}
 
+    def cpu_busy_ns(self, cpu: int) -> int | None:
+        """Return for how long a CPU has run since the start, by a modelled clock; else None."""
+        return None
+
+    def moved_bytes(self) -> Sequence[tuple[int, int]]:
+        """Return what the memory of each node has read and written; empty where not counted."""
+        return ()
+
     def close(self) -> None:
         """Stop counting and free all resources; may be called twice."""
 
@@ -148,6 +156,8 @@ class EmulatedInstructions(InstructionCounter):
         self._memory = memory
         self._proc = proc
         self._executed = self._now()
+        self._busy_ps = [memory.vcpu_busy_ps(vcpu) for vcpu in range(memory.vcpus)]
+        self._moved = [memory.node_bytes(node) for node in range(memory.nodes)]
         self._ran: dict[int, int] = {}
         self._counts: dict[ProcessId, int] = {}
 
@@ -160,6 +170,17 @@ class EmulatedInstructions(InstructionCounter):
             self._ran.update(thread_times(process.pid, self._proc) or {})
         self._ran.update(thread_times(os.getpid(), self._proc) or {})
         self._executed = self._now()
+        self._busy_ps = [self._memory.vcpu_busy_ps(vcpu) for vcpu in range(self._memory.vcpus)]
+        self._moved = [self._memory.node_bytes(node) for node in range(self._memory.nodes)]
+
+    def cpu_busy_ns(self, cpu: int) -> int | None:
+        """Return for how long a CPU has run since the start."""
+        return (self._memory.vcpu_busy_ps(cpu) - self._busy_ps[cpu]) // 1000
+
+    def moved_bytes(self) -> Sequence[tuple[int, int]]:
+        """Return what the memory of each node has read and written since the start."""
+        now = [self._memory.node_bytes(node) for node in range(self._memory.nodes)]
+        return [(r - r0, w - w0) for (r, w), (r0, w0) in zip(now, self._moved, strict=True)]
 
     def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
         """Return counts of all processes seen so far."""

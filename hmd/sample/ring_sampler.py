@@ -192,6 +192,11 @@ class RingSampler:
             self._control.record_s = record_s
 
     @property
+    def record_s(self) -> float:
+        """What a record takes of its CPU, in seconds; 0: not known."""
+        return self._control.record_s
+
+    @property
     def record_time(self) -> RecordTime:
         """What records have cost the programs on the CPU with most of them."""
         control = self._control

@@ -12,9 +12,10 @@ file from elsewhere may be anything, and are checked before they serve as an ind
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +27,15 @@ from hmd.sample.access_batch import COLUMNS, FILE_NAMES, SAMPLE_COLUMNS, Samples
 from hmd.trace.blocks import VERSION, Block, DamageError, read_block, read_header
 from hmd.trace.trace import (
     PROGRESS_COLUMNS,
+    THREAD_COLUMNS,
+    TRAFFIC_COLUMNS,
     Ending,
     InstructionProgress,
     Losses,
     MappingSnapshot,
+    NodeTraffic,
     PlacementChange,
+    ThreadProgress,
     Trace,
     TracedProcess,
 )
@@ -48,7 +53,7 @@ _MAX_ADDRESS: Final = np.uint64(1 << 57)
 _TEXTS: Final = ("hmd", "clock", "date", "kernel", "machine", "tier_source", "sampler", "detail",
                  "instructions", "instructions_detail", "source", "tier")  # fmt: skip
 _NUMBERS: Final = {"begin_ns": MAX_INT64, "cpus": 1 << 20, "page_bytes": 1 << 30, "period": 1 << 40,
-                   "pair_period": 1 << 40, "reorder_window": 1 << 16,
+                   "pair_period": 1 << 40, "record_ns": 1 << 40, "reorder_window": 1 << 16,
                    "fill_buffers": 1 << 16}  # fmt: skip
 _NEVER_NULL: Final = ("begin_ns", "command", "period", "tiers")
 _LISTS: Final = ("command", "nodes", "tiers")
@@ -132,6 +137,8 @@ class TraceBuilder:
         self._mappings: list[MappingSnapshot] = []
         self._placement: list[PlacementChange] = []
         self._progress: list[InstructionProgress] = []
+        self._threads: list[ThreadProgress] = []
+        self._traffic: list[NodeTraffic] = []
         self._losses = Losses()
         self._ending: Ending | None = None
         self._handlers: dict[str, Callable[[Block], None]] = {
@@ -142,6 +149,8 @@ class TraceBuilder:
             "MAPS": self._add_mappings,
             "NODE": self._add_placement,
             "PROG": self._add_progress,
+            "THRD": self._add_threads,
+            "TRAF": self._add_traffic,
             "LOSS": self._add_losses,
             "TAIL": self._add_ending,
         }
@@ -163,21 +172,15 @@ class TraceBuilder:
         """Return the trace; raises TraceError if the file has no metadata."""
         if self.about is None:
             raise TraceError(f"the trace {path} has no metadata: record it again")
-        progress = None
-        if self._progress:
-            progress = InstructionProgress(
-                *(
-                    np.concatenate([getattr(part, name) for part in self._progress])
-                    for name in PROGRESS_COLUMNS
-                )
-            )
         return Trace(
             about=self.about,
             processes=tuple(self._processes),
             samples=Samples.concatenated(self._samples).in_order_of_time(),
             mappings=tuple(self._mappings),
             placement=tuple(self._placement),
-            progress=progress,
+            progress=_joined(self._progress),
+            threads=_joined(self._threads),
+            traffic=_joined(self._traffic),
             losses=self._losses,
             ending=self._ending,
             damage=self.damage,
@@ -245,6 +248,20 @@ class TraceBuilder:
         check_times(progress.time_ns)
         self._progress.append(progress)
 
+    def _add_threads(self, block: Block) -> None:
+        columns = [checked_column(block, name, dtype) for name, dtype in THREAD_COLUMNS.items()]
+        threads = ThreadProgress(*columns)
+        checked_indices(threads.process, len(self._processes), "a process")
+        check_times(threads.time_ns)
+        check_times(threads.busy_ns)
+        self._threads.append(threads)
+
+    def _add_traffic(self, block: Block) -> None:
+        columns = [checked_column(block, name, dtype) for name, dtype in TRAFFIC_COLUMNS.items()]
+        traffic = NodeTraffic(*columns)
+        check_times(traffic.time_ns)
+        self._traffic.append(traffic)
+
     def _add_losses(self, block: Block) -> None:
         self._losses = Losses(
             checked_int(block.words, "lost"), checked_int(block.words, "throttled")
@@ -258,6 +275,18 @@ class TraceBuilder:
             None if words["exit_code"] is None else checked_int(words, "exit_code", 255, -255),
             None if words.get("elapsed_ns") is None else checked_int(words, "elapsed_ns"),
         )
+
+
+_Rows = TypeVar("_Rows", InstructionProgress, ThreadProgress, NodeTraffic)
+
+
+def _joined(parts: Sequence[_Rows]) -> _Rows | None:
+    """Return the rows of all parts; None without any."""
+    if not parts:
+        return None
+    names = [field.name for field in fields(parts[0])]
+    columns = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
+    return type(parts[0])(*columns)
 
 
 class TraceSource(Protocol):

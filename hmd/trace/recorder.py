@@ -405,6 +405,24 @@ class _RecordedProcess:
         self._time_reads.end(time.monotonic())
         return self._cpu_ns
 
+    def write_threads(
+        self, writer: TraceWriter, counter: InstructionCounter, now_ns: int, proc: Path
+    ) -> None:
+        """Write how long threads have run, or their CPUs in the emulated machine.
+
+        Of a process that has had one thread only, that is all its time.
+        """
+        if len(self._cpu_ns) < 2:
+            return
+        cpus = {last_cpu(thread, proc) for thread in self._running} - {None}
+        busy_ns = {cpu: counter.cpu_busy_ns(cpu) for cpu in cpus if cpu is not None}
+        for cpu, ns in busy_ns.items():
+            if ns is not None:
+                writer.add_thread(now_ns, self.index, 0, cpu, ns)
+        if None in busy_ns.values() or not busy_ns:
+            for thread in self._running:
+                writer.add_thread(now_ns, self.index, thread, 0, self._cpu_ns[thread])
+
     def now_ns(self, clock: Clock, proc: Path) -> int:
         """Return the time; if each CPU has a clock, the latest of those that its threads ran on.
 
@@ -536,6 +554,9 @@ class Recorder:
             one, executed = self._running[process], counts.get(process, 0)
             now_ns = one.now_ns(self._clock, self._proc)
             self._writer.add_progress(now_ns, one.index, sum(times.values()), executed)
+            one.write_threads(self._writer, self._sources.counter, now_ns, self._proc)
+        for node, (read_bytes, write_bytes) in enumerate(self._sources.counter.moved_bytes()):
+            self._writer.add_traffic(self._clock.now_ns(), node, read_bytes, write_bytes)
 
     def stop(self) -> None:
         """End ``run`` after its next poll; may be called from a signal handler."""

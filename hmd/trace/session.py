@@ -179,6 +179,7 @@ def describe(
         "detail": sampler.detail,
         "period": sampler.period,
         "load_factor": sampler.load_factor if isinstance(sampler, RingSampler) else 1.0,
+        "record_ns": round(sampler.record_s * 1e9) if isinstance(sampler, RingSampler) else 0,
         "pairs": sampler.pair_period is not None,
         "pair_period": sampler.pair_period,
         "reorder_window": core.reorder_window if core else None,

@@ -24,7 +24,8 @@ def summarise(trace: Trace) -> dict[str, Any]:
     """Return the figures of a trace, as ``hmd trace info --json`` prints them.
 
     ``clock`` is that of ``runtime_s``, "monotonic" or "modelled"; ``elapsed_s`` is that by the
-    guest's own clock, and equal on a real machine. ``instructions`` is None if they were not
+    guest's own clock, and equal on a real machine. ``recording_s`` of it are what samples took of
+    the program's CPUs. ``instructions`` is None if they were not
     counted, ``pair_period`` if loads had no second counter, ``reorder_window`` (instructions) if it
     is unknown. ``pages`` are those sampled, ``resident_pages`` those on each node as last seen.
     ``tiers`` are as in the trace: nodes and their HMAT figures, fastest tier first. Of an import,
@@ -57,6 +58,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "pages": len(process_page),
         "threads": len(np.unique(samples.thread)),
         "mean_latency_ns": float(latencies.mean()) if len(latencies) else 0.0,
+        "recording_s": len(samples) * trace.stride * int(about.get("record_ns") or 0) / 1e9,
         "lost": trace.losses.lost,
         "throttled": trace.losses.throttled,
         "resident_pages": resident_pages(trace),

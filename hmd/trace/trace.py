@@ -95,6 +95,50 @@ class InstructionProgress:
     instructions: npt.NDArray[np.uint64]
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadProgress:
+    """How long each thread ran, over time; columns have shape ``(n,)``.
+
+    ``busy_ns`` is the time that it ran since it started: CPU time by the kernel's clock
+    (schedstat). In the emulated machine rows are about CPUs: ``thread`` is 0, and ``busy_ns`` the
+    modelled time for which the CPU was not halted since the recording began.
+    """
+
+    time_ns: npt.NDArray[np.uint64]
+    process: npt.NDArray[np.uint16]
+    thread: npt.NDArray[np.uint32]
+    cpu: npt.NDArray[np.uint16]
+    busy_ns: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTraffic:
+    """What the memory of each node has moved, over time; columns have shape ``(n,)``.
+
+    Bytes are those of all CPUs since the recording began, as the memory itself counts them: whole
+    blocks of persistent memory, for example.
+    """
+
+    time_ns: npt.NDArray[np.uint64]
+    node: npt.NDArray[np.uint16]
+    read_bytes: npt.NDArray[np.uint64]
+    write_bytes: npt.NDArray[np.uint64]
+
+
+TRAFFIC_COLUMNS: Mapping[str, np.dtype[Any]] = {
+    "time_ns": np.dtype("<u8"),
+    "node": np.dtype("<u2"),
+    "read_bytes": np.dtype("<u8"),
+    "write_bytes": np.dtype("<u8"),
+}
+THREAD_COLUMNS: Mapping[str, np.dtype[Any]] = {
+    "time_ns": np.dtype("<u8"),
+    "process": np.dtype("<u2"),
+    "thread": np.dtype("<u4"),
+    "cpu": np.dtype("<u2"),
+    "busy_ns": np.dtype("<u8"),
+}
+
 PROGRESS_COLUMNS: Mapping[str, np.dtype[Any]] = {
     "time_ns": np.dtype("<u8"),
     "process": np.dtype("<u2"),
@@ -144,6 +188,8 @@ class Trace:
     ending: Ending | None = None
     damage: str | None = None
     stride: int = 1
+    threads: ThreadProgress | None = None
+    traffic: NodeTraffic | None = None
 
     @property
     def thinned(self) -> Trace:

@@ -18,6 +18,8 @@ from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, AccessBatch
 from hmd.trace.blocks import MAX_ROWS, Table, write_block, write_header
 from hmd.trace.trace import (
     PROGRESS_COLUMNS,
+    THREAD_COLUMNS,
+    TRAFFIC_COLUMNS,
     Ending,
     Losses,
     MappingSnapshot,
@@ -28,6 +30,7 @@ from hmd.trace.trace import (
 
 BLOCK_ROWS = 1 << 16
 """Samples of a full block."""
+_ROW_COLUMNS = {"PROG": PROGRESS_COLUMNS, "THRD": THREAD_COLUMNS, "TRAF": TRAFFIC_COLUMNS}
 
 
 class TraceWriter:
@@ -44,7 +47,7 @@ class TraceWriter:
         self.samples = 0
         self._pending: list[Table] = []
         self._pending_rows = 0
-        self._progress: list[tuple[int, int, int, int]] = []
+        self._rows: dict[str, list[tuple[int, ...]]] = {tag: [] for tag in _ROW_COLUMNS}
         try:
             self._file = create_private(path)
             write_header(self._file)
@@ -110,7 +113,15 @@ class TraceWriter:
 
     def add_progress(self, time_ns: int, process: int, cpu_ns: int, instructions: int) -> None:
         """Add a process's CPU time and instructions."""
-        self._progress.append((time_ns, process, cpu_ns, instructions))
+        self._rows["PROG"].append((time_ns, process, cpu_ns, instructions))
+
+    def add_thread(self, time_ns: int, process: int, thread: int, cpu: int, busy_ns: int) -> None:
+        """Add for how long a thread (0: a CPU) has run."""
+        self._rows["THRD"].append((time_ns, process, thread, cpu, busy_ns))
+
+    def add_traffic(self, time_ns: int, node: int, read_bytes: int, write_bytes: int) -> None:
+        """Add what a node's memory has moved."""
+        self._rows["TRAF"].append((time_ns, node, read_bytes, write_bytes))
 
     def write_losses(self, time_ns: int, losses: Losses) -> None:
         """Write the losses until now."""
@@ -122,7 +133,7 @@ class TraceWriter:
         self._block("TAIL", {**asdict(ending), "samples": self.samples}, {})
 
     def flush(self) -> None:
-        """Write added samples and progress."""
+        """Write added samples and other rows."""
         if self._pending:
             joined = {
                 name: np.concatenate([columns[name] for columns in self._pending])
@@ -132,17 +143,12 @@ class TraceWriter:
             order = np.argsort(joined["time_ns"], kind="stable")
             self._pending, self._pending_rows = [], 0
             self._block("SAMP", {}, {FILE_NAMES[n]: column[order] for n, column in joined.items()})
-        if self._progress:
-            rows = np.array(self._progress, np.uint64)
-            self._progress = []
-            self._block(
-                "PROG",
-                {},
-                {
-                    name: rows[:, i].astype(d)
-                    for i, (name, d) in enumerate(PROGRESS_COLUMNS.items())
-                },
-            )
+        for tag, added in self._rows.items():
+            if added:
+                rows = np.array(added, np.uint64)
+                added.clear()
+                columns = enumerate(_ROW_COLUMNS[tag].items())
+                self._block(tag, {}, {name: rows[:, i].astype(d) for i, (name, d) in columns})
 
     def close(self) -> None:
         """Write pending rows and close; may be called twice."""
@@ -180,10 +186,13 @@ def write_trace(path: Path, trace: Trace) -> None:
                     for name in SAMPLE_COLUMNS
                 }
             )
-        if trace.progress is not None:
-            columns = [getattr(trace.progress, name).tolist() for name in PROGRESS_COLUMNS]
-            for row in zip(*columns, strict=True):
-                writer.add_progress(*row)
+        for part, names, add in (
+            (trace.progress, PROGRESS_COLUMNS, writer.add_progress),
+            (trace.threads, THREAD_COLUMNS, writer.add_thread),
+            (trace.traffic, TRAFFIC_COLUMNS, writer.add_traffic),
+        ):
+            for row in zip(*(getattr(part, name, ()) for name in names), strict=True):
+                add(*map(int, row))
         if trace.losses != Losses():
             writer.write_losses(trace.begin_ns + trace.runtime_ns, trace.losses)
         if trace.ending is not None:

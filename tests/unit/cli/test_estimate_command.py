@@ -32,7 +32,7 @@ def made(tier: str, latency_ns: int, runtime_ms: int, seed: int) -> Trace:
     columns["address"] = (page * PAGE).astype(np.uint64)
     columns["kind"][:] = Kind.LOAD
     columns["latency_ns"][:] = latency_ns
-    columns["period"][:] = 100
+    columns["period"][:] = 1000
     columns["instructions"] = np.cumsum(np.where(np.arange(SAMPLES) % 2, 50, 20_000)).astype("<u8")
     mappings = MappingSnapshot(
         0,
@@ -399,7 +399,7 @@ def test_estimate_of_one_run_shares_of_accesses_and_what_a_second_needs(
     assert (shares[0], shares[-1]) == (0.0, pytest.approx(1.0))
     assert shares[2] > 0.5  # a fifth of the pages: the lower ones
     assert {region["name"] for region in found["regions"]} == {"[heap]", "/data/table"}
-    assert found["waiting_s"] == pytest.approx(SAMPLES * 100 * 300e-9)
+    assert found["waiting_s"] == pytest.approx(SAMPLES * 1000 * 300e-9)
     assert main(["estimate", files[0]]) == Exit.OK
     printed = capsys.readouterr()
     assert "[heap]" in printed.out
@@ -413,6 +413,51 @@ def test_estimate_of_one_run_layout_share_of_its_accesses(
     found = answer(capsys, files[0], "--range", f"0-{20 * PAGE:x}")
     below = SLOW.samples.address < np.uint64(20 * PAGE)
     assert found["steps"][0]["access_share"] == pytest.approx(float(below.mean()))
+
+
+def test_estimate_of_one_run_with_latencies_predicts_runtimes(
+    files: list[str], capsys: Capture
+) -> None:
+    found = answer(capsys, files[0], "--latencies", "100,300")
+    steps = found["steps"]
+    # All slow is recorded; the more is fast, the less is known.
+    assert (steps[0]["runtime_s"], steps[0]["low_s"]) == pytest.approx((0.4, 0.4))
+    runtimes = [step["runtime_s"] for step in steps]
+    assert min(runtimes) == runtimes[-1] < runtimes[0]
+    assert 2 * (steps[0]["high_s"] - steps[0]["low_s"]) < steps[-1]["high_s"] - steps[-1]["low_s"]
+    assert any("is predicted, not recorded" in doubt for doubt in found["doubts"])
+    assert main(["estimate", files[0], "--latencies", "100,300"]) == Exit.OK
+    assert "95 % interval" in capsys.readouterr().out
+
+
+def test_estimate_of_one_import_asks_for_its_tier(
+    files: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    write_trace(tmp_path / "imported", replace(SLOW, about={"source": "perf.data"}))
+    words = ["estimate", str(tmp_path / "imported"), "--latencies", "100,300"]
+    assert main(words) == Exit.USAGE
+    assert "--recorded-on" in capsys.readouterr().err
+    assert main([*words, "--recorded-on", "slow"]) == Exit.OK
+
+
+def test_estimate_of_several_pairs_counts_their_scatter(
+    files: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    alone = answer(capsys, *files, "--hot-first", "25%")["estimates"][1]
+    pairs = []
+    for number, factor in enumerate((0.9, 1.1)):
+        for name, run in (("slow", SLOW), ("fast", FAST)):
+            ending = Ending(0, int(run.runtime_ns * factor), 0)
+            time_ns = (run.samples.time_ns * factor).astype(np.uint64)
+            samples = replace(run.samples, time_ns=time_ns)
+            write_trace(tmp_path / f"{name}{number}", replace(run, ending=ending, samples=samples))
+        pairs += ["--also", str(tmp_path / f"slow{number}"), str(tmp_path / f"fast{number}")]
+    found = answer(capsys, *files, *pairs, "--hot-first", "25%")
+    assert found["pairs"] == 3
+    slow, hot, _ = found["estimates"]
+    assert hot["runtime_s"] == pytest.approx(alone["runtime_s"], rel=0.02)
+    assert hot["high_s"] - hot["low_s"] > 1.5 * (alone["high_s"] - alone["low_s"])
+    assert slow["low_s"] < 0.36 < slow["runtime_s"] < 0.44 < slow["high_s"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.estimate.cost import ModelNumbers, WindowFigures
+from hmd.estimate.cost import ModelNumbers, PartFigures, WindowFigures
 from hmd.estimate.model import RuntimeModel, Terms
 from hmd.estimate.overlap import CLASSES, Pairs
 from hmd.estimate.samples import PageIndex
@@ -110,7 +110,7 @@ def make_model(
     nothing = np.zeros(len(near), np.int32)
     found = Pairs(near[:, 0].copy(), near[:, 1].copy(), nothing, nothing, nothing)
     none, terms = np.zeros(1), terms or Terms()
-    figures = WindowFigures(
+    figures = PartFigures(
         slow_ns=np.array([slow_ns]),
         fast_ns=np.array([fast_ns]),
         waiting_ns=np.array([slow_ns - fast_ns]),
@@ -124,9 +124,7 @@ def make_model(
         core_factor=np.ones((1, CLASSES, 2)),
     )
     numbers = ModelNumbers(
-        load_power=0.0,
         streams=2.0,
-        write_cost=0.0,
         correlation=terms.correlation,
         pairs_known=found.enough,
         load=False,
@@ -140,6 +138,17 @@ def make_model(
         pages=pages,
         total=total,
         figures=figures,
+        of_windows=WindowFigures(
+            slow_ns=np.array([slow_ns]),
+            slow_in_turn=none,
+            fast_in_turn=none,
+            slow_idle_ns=none,
+            fast_idle_ns=none,
+            read_work=np.ones(1),
+            write_work=none,
+            stored=none,
+            load_power=none,
+        ),
         pairs=found,
         numbers=numbers,
     )

@@ -10,6 +10,7 @@ import pytest
 
 from hmd.base.errors import UsageError
 from hmd.estimate import (
+    Interval,
     build_model,
     by_phase,
     by_region,
@@ -17,6 +18,7 @@ from hmd.estimate import (
     find_regions,
     index_pages,
     layout,
+    over_pairs,
     side_by_side,
 )
 from hmd.sample.access_batch import Samples
@@ -144,3 +146,27 @@ def test_check_doubtful_fast_run_one_warning(slow_run: Trace, fast_run: Trace) -
     assert "took longer" in warning
     (warning,) = check(slow_run, replace(fast_run, samples=Samples.empty()))
     assert "FAST has no samples" in warning
+
+
+def test_over_pairs_one_pair_keeps_its_intervals() -> None:
+    alone = [Interval(100.0, 90.0, 110.0), Interval(200.0, 200.0, 200.0)]
+    assert over_pairs([alone]) == alone
+
+
+def test_over_pairs_scatter_of_runs_widens_the_interval() -> None:
+    ends = [Interval(200.0, 200.0, 200.0), Interval(50.0, 50.0, 50.0)]
+    alike = over_pairs([[Interval(100.0, 98.0, 102.0), *ends]] * 3)
+    assert alike[0] == Interval(100.0, 98.0, 102.0)
+    apart = over_pairs(
+        [
+            [Interval(100.0 * factor, 98.0 * factor, 102.0 * factor)]
+            + [replace(each, runtime_ns=each.runtime_ns * factor) for each in ends]
+            for factor in (0.95, 1.0, 1.05)
+        ]
+    )
+    assert apart[0].runtime_ns == pytest.approx(100.0)
+    # 5 % of scatter in six degrees of freedom: 2.45 x 5 % x sqrt(4/3).
+    assert apart[0].high_ns - 100.0 == pytest.approx(14.1, abs=0.5)
+    # Two pairs say less of it.
+    fewer = over_pairs([[Interval(100.0 * factor, 0, 0), *ends] for factor in (0.95, 1.05)])
+    assert fewer[0].low_ns < 90.0

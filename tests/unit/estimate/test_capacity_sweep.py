@@ -55,10 +55,14 @@ def test_find_knee_known_curves_known_knees() -> None:
 
 
 def test_sweep_within_returns_smallest_sufficient_capacity() -> None:
-    curve = CapacitySweep(np.arange(5), np.array([200.0, 150, 104, 103, 100]), None)
-    assert curve.within(0.05) == 2
-    assert curve.within(0.0) == 4
-    assert curve.within(1.0) == 0
+    runtime = np.array([200.0, 150, 104, 103, 100])
+    curve = CapacitySweep(
+        np.arange(5), runtime, runtime - 3, runtime + np.array([0, 3, 3, 2, 1]), None
+    )
+    # By the estimates, and by their upper bounds; all fast is recorded.
+    assert curve.within(0.05) == (2, 3)
+    assert curve.within(0.0) == (4, 4)
+    assert curve.within(1.0) == (0, 0)
 
 
 def test_interval_contains_estimate_and_shrinks_with_samples(
@@ -67,6 +71,7 @@ def test_interval_contains_estimate_and_shrinks_with_samples(
     # That of the model does not.
     for error in ("GAIN_ERROR", "RUNTIME_ERROR"):
         monkeypatch.setattr(sys.modules[Interval.__module__], error, 0.0)
+    monkeypatch.setattr(sys.modules[RuntimeModel.__module__], "BEHIND_SHARE", 1.0)
 
     def width(samples: int) -> float:
         slow, fast = (run_of(ns, ms, 3, samples) for ns, ms in ((300, 400), (100, 200)))
@@ -91,7 +96,8 @@ def test_interval_recorded_layout_zero_width(slow_run: Trace, fast_run: Trace) -
 
 @pytest.mark.parametrize("knee", [None, 1])
 def test_draw_sweep_writes_png_or_reports_missing_folder(tmp_path: Path, knee: int | None) -> None:
-    curve = CapacitySweep(np.arange(3) * 256, np.array([2e9, 1e9, 0.9e9]), knee)
+    runtime = np.array([2e9, 1e9, 0.9e9])
+    curve = CapacitySweep(np.arange(3) * 256, runtime, runtime, runtime, knee)
     draw_capacity_sweep(curve, tmp_path / "p.png", "a program")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(MissingError, match="cannot write"):

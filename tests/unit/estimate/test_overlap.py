@@ -15,6 +15,7 @@ from hmd.estimate.overlap import (
     simulate_core,
 )
 from hmd.estimate.runs import least_latency
+from hmd.estimate.threads import Parts, RunThreads
 from hmd.estimate.windows import Windows
 from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
 from hmd.trace.trace import Trace
@@ -107,8 +108,8 @@ def test_least_latency_from_loads_that_do_not_wait() -> None:
     columns["latency_ns"] = np.array(weights, np.uint32)
     columns["kind"] = np.full(len(weights), Kind.LOAD, np.uint8)
     trace = Trace({}, (), Samples(**columns))
-    windows = Windows(0, np.array([0.0, 10.0, 20.0]))
+    parts = Parts(Windows(0, np.array([0.0, 10.0, 20.0])), RunThreads(np.empty(0, np.uint64)))
     # The second window has too few samples of its own.
-    assert least_latency(trace, windows, 50.0).tolist() == [100.0, 100.0]
+    assert least_latency(trace, parts, 50.0).tolist() == [100.0, 100.0]
     columns["latency_ns"][:] = 0
-    assert not least_latency(trace, windows, 0.0).any()
+    assert not least_latency(trace, parts, 0.0).any()

@@ -38,7 +38,7 @@ def test_aggregator_rows_per_page_window_and_access_class(slow_run: Trace) -> No
     found = {
         (int(w), int(k), int(a)): (int(s), float(n))
         for w, k, a, s, n in zip(
-            rows.window, rows.key, rows.access, rows.samples, rows.accesses, strict=True
+            rows.part, rows.key, rows.access, rows.samples, rows.accesses, strict=True
         )
     }
     expected: dict[tuple[int, int, int], tuple[int, float]] = {}
@@ -71,7 +71,7 @@ def test_aggregator_samples_in_any_batches_same_rows(
         aggregated([samples]).rows(),
         aggregated([samples.take(p) for p in parts]).rows(),
     )
-    for name in ("window", "key", "access", "samples", "accesses"):
+    for name in ("part", "key", "access", "samples", "accesses"):
         assert np.array_equal(getattr(whole, name), getattr(pieces, name))
 
 
@@ -89,10 +89,10 @@ def test_pair_collector_over_limit_pairs_thinned_and_weighted(slow_run: Trace) -
 
     every, some = collected(10**6).found(), collected(150).found()
     assert every.stride == 1
-    assert len(every.window) > 600
+    assert len(every.part) > 600
     assert some.stride == 8
     assert np.array_equal(some.key_a, every.key_a[::8])
-    assert np.array_equal(some.window, every.window[::8])
+    assert np.array_equal(some.part, every.part[::8])
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import json
 import random
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> list[Block]:
     """The blocks of a small trace."""
     path = tmp_path_factory.mktemp("trace") / "whole.hmdt"
     whole = trace_of(40)
-    write_trace(path, Trace(ABOUT, *whole_parts(whole)))
+    parts = Trace(ABOUT, *whole_parts(whole))
+    write_trace(path, replace(parts, threads=whole.threads, traffic=whole.traffic))
     found = []
     with path.open("rb") as file:
         read_header(file)

@@ -5,7 +5,7 @@ import io
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,9 @@ from hmd.trace.trace import (
     InstructionProgress,
     Losses,
     MappingSnapshot,
+    NodeTraffic,
     PlacementChange,
+    ThreadProgress,
     Trace,
     TracedProcess,
 )
@@ -67,6 +69,19 @@ def trace_of(count: int) -> Trace:
             np.array([1000, 2000], np.uint64),
             np.array([0, 7], np.uint64),
         ),
+        threads=ThreadProgress(
+            np.array([1, 2], np.uint64),
+            np.array([0, 1], np.uint16),
+            np.array([10, 12], np.uint32),
+            np.array([0, 3], np.uint16),
+            np.array([900, 2**40], np.uint64),
+        ),
+        traffic=NodeTraffic(
+            np.array([1, 1], np.uint64),
+            np.array([0, 1], np.uint16),
+            np.array([64, 2**40], np.uint64),
+            np.array([0, 256], np.uint64),
+        ),
         losses=Losses(3, 1),
         ending=Ending(5, 123456789, 0, 987654321),
     )
@@ -85,6 +100,14 @@ def assert_equal(left: Trace, right: Trace) -> None:
         assert (c.time_ns, c.process) == (d.time_ns, d.process)
         np.testing.assert_array_equal(c.pages, d.pages)
         np.testing.assert_array_equal(c.node, d.node)
+    for e, f in (
+        (left.progress, right.progress),
+        (left.threads, right.threads),
+        (left.traffic, right.traffic),
+    ):
+        assert type(e) is type(f)
+        for name in [] if e is None else [field.name for field in fields(e)]:
+            np.testing.assert_array_equal(getattr(e, name), getattr(f, name))
 
 
 @pytest.mark.parametrize("count", [0, 1, BLOCK_ROWS, 3 * BLOCK_ROWS + 17])

@@ -151,6 +151,29 @@ def test_record_runtime_equals_modelled_time_of_program_cpu(run: Run, machine: M
     assert trace.ending.elapsed_ns > 0.95 * machine.shared.dilation * trace.runtime_ns
 
 
+def test_record_names_what_its_samples_took_of_the_program(run: Run, quiet_cpu: int) -> None:
+    trace = run.trace
+    here = int((trace.samples.cpu == quiet_cpu).sum())
+    took_ns = (run.after.sampling_ps - run.before.sampling_ps) / 1000
+    assert here * trace.about["record_ns"] == pytest.approx(took_ns, rel=0.05)
+
+
+def test_record_traffic_of_nodes_contains_that_of_the_program(run: Run) -> None:
+    node = 0 if run.trace.about["tier"] == "fast" else 1
+    traffic = run.trace.traffic
+    assert traffic is not None
+    own = traffic.node == node
+    for name in ("read_bytes", "write_bytes"):
+        moved = getattr(traffic, name)[own].astype(np.int64)
+        assert np.all(np.diff(moved) >= 0)
+        before, after = (getattr(each.nodes[node], name) for each in (run.before, run.after))
+        assert moved[-1] > 0.9 * (after - before)
+
+
+def test_record_of_one_thread_has_no_times_of_threads(trace: Trace) -> None:
+    assert trace.threads is None
+
+
 def test_record_instructions_equal_program_cpu_counter(run: Run) -> None:
     trace = run.trace
     assert trace.about["instructions"] == "emulated"
