@@ -167,8 +167,8 @@ def placement(tree: Path, quota: str | None, seconds: int = 40) -> dict[str, Any
 
 def _shown(folder: Path, seconds: int) -> Iterator[tuple[float, int, int]]:
     """Yield seconds since the first status with the process, MiB shown, and MiB found."""
-    begun_s = None
-    while begun_s is None or time.monotonic() < begun_s + seconds:
+    begun_s, started_s = None, time.monotonic()
+    while time.monotonic() < (begun_s + seconds if begun_s else started_s + PATIENCE_S):
         now = status(folder)
         if now is not None and now["processes"]:
             begun_s = begun_s or time.monotonic()
