@@ -153,7 +153,7 @@ EXPECTED = (
     # The extra torch is not in the locked versions: a gigabyte, and packages of CUDA elsewhere.
     *(
         ExpectedSkip(f"tests/unit/tensors/capture/{name}.py", "no PyTorch", has_no_pytorch)
-        for name in ("test_training_script", "test_exported_graph")
+        for name in ("test_training_script", "test_exported_graph", "test_training_programs")
     ),
     # As in `make test-torch`, which has it.
     ExpectedSkip("tests/unit/torch/*.py", "no PyTorch", has_no_pytorch),

@@ -31,8 +31,8 @@ from torch.utils.checkpoint import checkpoint
 import hmd.torch
 from bench.documents.markdown import commit, host
 from bench.tensors.training_steps.residual_network import Bottleneck, normalized
-from hmd.tensors.capture.recorder import Roofline
 from hmd.tensors.lower_bound import lower_bound_seconds
+from hmd.tensors.memory_system import Roofline
 from hmd.torch.device import CountedDevice, HostPool, Link
 from hmd.torch.saved_tensors import SavedTensors
 from hmd.torch.schedule import (

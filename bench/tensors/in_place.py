@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
-from bench.tensors.planners import TRACES, keep_rows, load, revision, show
-from bench.tensors.training_shapes import RECORDED, recorded_step
-from hmd.tensors.lifetimes import vitality
-from hmd.tensors.memory_system import RULES, load_system
+from bench.tensors.planners import TRACES, case_of, keep_rows, revision, show
+from bench.tensors.training_shapes import RECORDED
+from hmd.tensors.memory_system import RULES
 from hmd.tensors.planner import MadePlans, StepProblem
 from hmd.tensors.planners import PLANNERS, planner_named
 from hmd.tensors.prices import price_planner
@@ -31,16 +30,13 @@ WITHOUT_RULES: Final = ("autotm", "autotm-static", "autotm-sync")
 
 def rows_of(name: str, share: float, planners: list[str]) -> Iterator[dict[str, Any]]:
     """Yield a row per planner and set of rules, ``portfolio`` last: it tries the others' plans."""
-    system = load_system("dram-pm")
-    trace = recorded_step(name, system) if name in RECORDED else load(name)
-    page = system.granularity_bytes
-    room = int(vitality(trace).peak_bytes * share) // page * page
-    system = system.changed({system.names[0]: room})
+    trace, system = case_of(name, tiers_label(share))
     solved: dict[str, Any] = {}
     for rules in RULES.values():
         problem = StepProblem(trace, system, rules, MadePlans(dict(solved)))
         for planner in (each for each in planners if PLANNERS[each].suits(system)):
-            price, _, _ = price_planner(problem, planner_named(planner))
+            alone = replace(problem, made=MadePlans()) if planner == "portfolio" else problem
+            price, _, _ = price_planner(alone, planner_named(planner))
             row = asdict(price) | {"tiers": tiers_label(share), "revision": revision()}
             del row["system"]
             show(row)

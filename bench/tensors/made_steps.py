@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from bench.tensors.planners import HEAD, keep_rows, revision, show
 from bench.tensors.training_shapes import SHAPES, scaled_system, training_trace
 from hmd.tensors.memory_system import RULES
-from hmd.tensors.planner import StepProblem
+from hmd.tensors.planner import MadePlans, StepProblem
 from hmd.tensors.planners import planner_named
 from hmd.tensors.prices import price_planner
 
@@ -37,7 +37,9 @@ SLOW_LAYERS: Final = 40
 """Steps of up to so many layers are planned by the integer programs too."""
 
 
-def rows_of(shape: str, layers: int, seed: int) -> Iterator[dict[str, Any]]:
+def rows_of(
+    shape: str, layers: int, seed: int, only: str | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield a row per memory system, set of rules and planner, ``portfolio`` last."""
     trace = training_trace(shape, layers, seed)
     planners = (*QUICK, *(SLOW if layers <= SLOW_LAYERS else ()), "portfolio")
@@ -46,8 +48,9 @@ def rows_of(shape: str, layers: int, seed: int) -> Iterator[dict[str, Any]]:
         label = ", ".join(f"{key} {value:g}" for key, value in shares.items())
         for rules in RULES.values():
             problem = StepProblem(trace, system, rules)
-            for planner in planners:
-                price, _, _ = price_planner(problem, planner_named(planner))
+            for planner in (each for each in planners if only in (None, each)):
+                alone = replace(problem, made=MadePlans()) if planner == "portfolio" else problem
+                price, _, _ = price_planner(alone, planner_named(planner))
                 row = asdict(price) | {"tiers": f"made, {label}", "revision": revision()}
                 row["command"] = (
                     f"python -m bench.tensors.made_steps --seed {seed} --layers {layers} {shape}"
@@ -62,12 +65,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tensors.made_steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--planner", metavar="NAME", help="this one alone; other rows stay")
     parser.add_argument("shapes", nargs="*", metavar="SHAPE")
     words = parser.parse_args()
     print(HEAD)
     worst = float("inf")
     for shape in words.shapes or SHAPES:
-        rows = list(rows_of(shape, words.layers, words.seed))
+        rows = list(rows_of(shape, words.layers, words.seed, words.planner))
         keep_rows(rows)
         took = {(r["rules"], r["tiers"]): r["seconds"] for r in rows if r["planner"] == "portfolio"}
         worst = min(worst, *(row["seconds"] / took[row["rules"], row["tiers"]] for row in rows))

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable, write_finished
 from hmd.base.errors import Exit, UsageError
-from hmd.cli.arguments import add_flag, whole_number
+from hmd.cli.arguments import add_flag, share, whole_number
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_records
 from hmd.tensors.planners import PLANNERS, planner_named
 
@@ -31,6 +35,7 @@ examples:
   hmd plan step.npz --tiers g10 --compare
   hmd plan step.npz --tiers g10 --sweep gpu --steps 6     how much GPU memory the step needs
   hmd plan step.npz --tiers g10 --sweep gpu --picture sweep.png
+  hmd plan step.npz --tiers g10 --within 5%             least GPU memory for at most 5 % loss
   hmd plan step.npz --tiers g10 --moves plan.json --picture plan.png
   hmd plan step.npz --tiers g10 --plan plan.json          the price of a plan from elsewhere
 
@@ -78,6 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"capacities of the sweep (default {STEPS})",
     )
+    parser.add_argument(
+        "--within",
+        type=share,
+        metavar="PERCENT",
+        help="find the least capacity of the fastest tier, or of that of --sweep, with which the"
+        " step takes at most so much longer than the ideal",
+    )
     parser.add_argument("--moves", type=Path, metavar="FILE", help="write the plan's moves as JSON")
     parser.add_argument(
         "--picture",
@@ -97,26 +109,62 @@ def run(args: argparse.Namespace) -> int:
         (args.compare and args.picture, "--picture goes with one plan or --sweep"),
         (args.plan and (args.compare or args.sweep), "--plan goes without --compare and --sweep"),
         (args.planner and (args.plan or args.compare), "--planner goes without --plan, --compare"),
-        (args.steps and not args.sweep, "--steps goes with --sweep"),
+        (args.steps and (not args.sweep or args.within), "--steps goes with --sweep"),
+        (args.within and (args.compare or args.moves), "--within goes without --compare, --moves"),
+        (args.within and args.plan, "--within goes without --plan"),
+        (args.within and args.picture, "--within goes without --picture"),
     ):
         if wrong:
             raise UsageError(f"plan: {why}")
     from hmd.cli.plots import check_picture
     from hmd.tensors.memory_system import load_system, rules_named
     from hmd.tensors.planner import StepProblem
+    from hmd.tensors.prices import planned_for
     from hmd.tensors.trace import read_trace
 
     check_picture(args.picture)
     if args.moves is not None:
         check_writable(args.moves)
-    problem = StepProblem(read_trace(args.trace), load_system(args.tiers), rules_named(args.rules))
-    if args.compare:
-        _show(args, _compared(problem))
-    elif args.sweep:
-        _show(args, _swept(args, problem))
-    else:
-        _show(args, [_planned(args, problem)])
+    system = load_system(args.tiers)
+    trace = planned_for(read_trace(args.trace), system)
+    if trace.device == "cpu" and not system.in_place:
+        print(
+            f"{args.trace}: kernel times are those of the CPU that recorded them, not those of the"
+            f" device of {system.name}: give it its peak rates, processor: {{tflops: N, gbps: N}}",
+            file=sys.stderr,
+        )
+    problem = StepProblem(trace, system, rules_named(args.rules))
+    with _compiling_is_said():
+        if args.within is not None:
+            _within(args, problem)
+        elif args.compare:
+            _show(args, _compared(problem))
+        elif args.sweep:
+            _show(args, _swept(args, problem))
+        else:
+            _show(args, [_planned(args, problem)])
     return Exit.OK
+
+
+@contextmanager
+def _compiling_is_said() -> Iterator[None]:
+    """Say on a terminal's stderr that the first plan of an installation is compiled for."""
+    from numba.core import event
+
+    class Notice(event.Listener):
+        said = not sys.stderr.isatty()
+
+        def on_start(self, event: event.Event) -> None:
+            if not self.said:
+                self.said = True
+                text = "compiling the planners, once per installation: one to two minutes"
+                print(text, file=sys.stderr, flush=True)
+
+        def on_end(self, event: event.Event) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Notice()):
+        yield
 
 
 def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
@@ -132,9 +180,12 @@ def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
         price, plan, result = price_planner(problem, planner_named(args.planner or PLANNER))
     if args.moves is not None:
         document = plan_document(plan, problem.system.names)
+        if problem.trace.tensor_names:
+            moved = sorted({each for each in plan.tensor.tolist() if each < problem.trace.tensors})
+            document["tensors"] = {each: problem.trace.tensor_names[each] for each in moved}
         write_finished(args.moves, json.dumps(document) + "\n")
     if args.picture is not None:
-        draw_plan(problem, result, args.picture)
+        draw_plan(problem, plan, result, args.picture)
     return price
 
 
@@ -159,6 +210,30 @@ def _swept(args: argparse.Namespace, problem: StepProblem) -> list[StepPrice]:
 
         draw_sweep(prices, args.sweep, args.picture)
     return prices
+
+
+def _within(args: argparse.Namespace, problem: StepProblem) -> None:
+    """Find the least capacity for a loss, and print it below the capacities tried."""
+    from hmd.tensors.prices import capacity_within
+
+    tier = args.sweep or problem.system.names[0]
+    if tier not in problem.system.names:
+        raise UsageError(f"plan: no tier {tier!r}: take {', '.join(problem.system.names)}")
+    planner = planner_named(args.planner or PLANNER)
+    found, prices = capacity_within(
+        problem, tier, args.within, planner, lambda plans: _progress(list(plans), "capacities")
+    )
+    if args.json:
+        print_json({"rows": prices, "within": asdict(found)})
+        return
+    _show(args, prices)
+    loss = found.price.seconds / found.price.ideal_seconds - 1
+    print(
+        f"{format_bytes(found.capacity_bytes)} of {tier} suffice for {format_share(args.within)}:"
+        f" the step takes {format_share(loss)} longer than the ideal"
+    )
+    if found.bound_bytes is not None:
+        print(f"with less than {format_bytes(found.bound_bytes)}, every plan takes longer")
 
 
 def _progress(items: list[Any], what: str) -> Any:
@@ -193,5 +268,10 @@ def _show(args: argparse.Namespace, prices: list[StepPrice]) -> None:
             "planned in": lambda price: format_seconds(price.plan_seconds),
         },
         texts=2,
-        title=f"{prices[0].trace}, rules {prices[0].rules}" if prices else None,
+        title=_title(prices[0]) if prices else None,
     )
+
+
+def _title(price: StepPrice) -> str:
+    times = f", kernel times of {price.kernel_times}" if price.kernel_times else ""
+    return f"{price.trace}, rules {price.rules}{times}"

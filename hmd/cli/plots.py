@@ -20,10 +20,12 @@ import numpy.typing as npt
 from hmd.base.atomic_file import check_writable, finished_file
 from hmd.base.errors import TargetError, UsageError, missing_extra
 from hmd.base.units import GIB, MIB, PAGE_BYTES
+from hmd.cli.output import format_bytes, format_seconds
 from hmd.estimate.capacity_sweep import CapacitySweep
 from hmd.metrics.heat_map import grid
 from hmd.simulate.simulation import Simulated
 from hmd.tensors.lifetimes import vitality
+from hmd.tensors.move_plan import MovePlan
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.prices import StepPrice
 from hmd.tensors.simulator import StepResult
@@ -33,6 +35,8 @@ from hmd.trace.trace import Trace
 _FORMATS: Final = ("png", "svg", "pdf")
 _MAX_LIFETIMES: Final = 400
 """Lifetimes drawn: those of the largest tensors."""
+_MAX_NAMES: Final = 20
+"""Tensors with their names: the largest, or those that move most."""
 _TIME_BINS: Final = 200
 _GRID_COLUMNS, _GRID_ROWS = 400, 400
 _NO_MEMORY: Final = "0.85"
@@ -127,16 +131,38 @@ def _heat_colours(coldest: float, warmest: float) -> dict[str, Any]:
     return {"cmap": colours, "norm": LogNorm(coldest, warmest)}
 
 
+def _time_unit(seconds: float) -> tuple[float, str]:
+    """Return how many of a unit a second has, and the unit's name, for a time so long."""
+    return (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
+
+
+def _byte_unit(size: float) -> tuple[int, str]:
+    return (GIB, "GiB") if size >= GIB else (MIB, "MiB")
+
+
+def _spread(edges: npt.NDArray[Any], at: npt.NDArray[Any], amount: npt.NDArray[Any]) -> Any:
+    """Return how much falls between ``edges`` of what passes evenly between the times ``at``.
+
+    ``amount`` has one value less than ``at``, which ascends.
+    """
+    return np.diff(np.interp(edges, at, np.concatenate([[0.0], np.cumsum(amount)])))
+
+
 def draw_lifetimes(trace: TensorTrace, file: Path) -> None:
-    """Draw the footprint over a step, and the lifetimes of its largest tensors."""
+    """Draw the footprint over a step, and the lifetimes of its largest tensors with their names."""
     life = vitality(trace)
-    start = np.concatenate([[0.0], np.cumsum(trace.kernel_seconds)])
+    second, unit = _time_unit(trace.ideal_seconds)
+    byte, size_unit = _byte_unit(life.peak_bytes)
+    start = np.concatenate([[0.0], np.cumsum(trace.kernel_seconds)]) * second
     with picture(file, 2, instead="or use --json", sharex=True, figsize=(9, 8)) as (figure, axes):
-        axes[0].step(start[:-1], life.live_bytes / GIB, where="post", label="alive")
-        axes[0].step(start[:-1], life.working_bytes / GIB, where="post", label="used by the kernel")
-        axes[0].set_ylabel("footprint (GiB)")
+        axes[0].step(start[:-1], life.live_bytes / byte, where="post", label="alive")
+        axes[0].step(
+            start[:-1], life.working_bytes / byte, where="post", label="used by the kernel"
+        )
+        axes[0].set_ylabel(f"footprint ({size_unit})")
         axes[0].legend(loc="upper right")
         largest = np.argsort(-trace.tensor_bytes, kind="stable")[:_MAX_LIFETIMES]
+        named = set(largest[:_MAX_NAMES].tolist())
         largest = largest[np.argsort(life.birth[largest], kind="stable")]
         begin = np.where(life.birth[largest] < 0, 0, life.birth[largest])
         end = np.where(life.death[largest] < 0, trace.kernels, life.death[largest])
@@ -150,53 +176,85 @@ def draw_lifetimes(trace: TensorTrace, file: Path) -> None:
                     color=f"C{int(kind)}",
                     label=kind.name.lower(),
                 )
+        marked = [row for row, tensor in enumerate(largest.tolist()) if tensor in named]
+        labels = [trace.tensor_name(int(largest[row])) for row in marked]
+        axes[1].set_yticks(marked, labels, fontsize=6)
         axes[1].set_ylabel("tensors by birth")
-        axes[1].set_xlabel("time of the step (s)")
+        axes[1].set_xlabel(f"time of the step ({unit})")
         axes[1].legend(loc="upper left")
-        figure.suptitle(f"{trace.name}: peak {life.peak_bytes / GIB:.1f} GiB")
+        figure.suptitle(f"{trace.name}: peak {format_bytes(life.peak_bytes)}")
 
 
-def draw_plan(problem: StepProblem, result: StepResult, file: Path) -> None:
-    """Draw residency by tier, use of the links, and stalls over the time of a step."""
-    names = problem.system.names
-    begin = result.begin / result.ticks_per_second
-    end = result.end / result.ticks_per_second
-    with picture(file, 3, sharex=True, figsize=(9, 8)) as (figure, axes):
+def draw_plan(problem: StepProblem, plan: MovePlan, result: StepResult, file: Path) -> None:
+    """Draw residency by tier, use of the links, stalls, and when which tensors move."""
+    names, trace = problem.system.names, problem.trace
+    total = float(result.end[-1]) / result.ticks_per_second
+    second, unit = _time_unit(total)
+    tick = second / result.ticks_per_second
+    byte, size_unit = _byte_unit(float(result.occupied.max()))
+    begin, last = result.begin * tick, float(result.end[-1]) * tick
+    with picture(file, 4, sharex=True, figsize=(9, 11)) as (figure, axes):
         for tier, name in enumerate(names):
-            axes[0].step(begin, result.occupied[:, tier] / GIB, where="post", label=name)
-        axes[0].set_ylabel("residency (GiB)")
-        edges = np.linspace(0.0, end[-1], _TIME_BINS + 1)
-        slot = np.clip(np.searchsorted(edges, begin, side="right") - 1, 0, _TIME_BINS - 1)
-        width = edges[1] - edges[0]
+            axes[0].step(begin, result.occupied[:, tier] / byte, where="post", label=name)
+        axes[0].set_ylabel(f"residency ({size_unit})")
+        edges = np.linspace(0.0, last, _TIME_BINS + 1)
+        at, width = np.append(begin, last), edges[1] / second
         for tier, name in enumerate(names[1:], 1):
             for way, label in ((0, f"from {name}"), (1, f"to {name}")):
-                moved = np.bincount(slot, result.moved[:, tier, way], _TIME_BINS)
-                axes[1].step(edges[:-1], moved / width / 1e9, where="post", label=label)
+                rate = _spread(edges, at, result.moved[:, tier, way]) / width / 1e9
+                axes[1].step(edges[:-1], rate, where="post", label=label)
         axes[1].set_ylabel("links (GB/s)")
-        stalled = np.bincount(slot, result.stall / result.ticks_per_second, _TIME_BINS)
-        axes[2].fill_between(edges[:-1], stalled / width * 100, step="post", color="tab:red")
+        # A kernel waits before it computes.
+        waits = np.stack([begin, begin + result.stall * tick], axis=1).ravel()
+        stalled = np.stack([result.stall * tick, np.zeros(len(begin))], axis=1).ravel()
+        share = _spread(edges, np.append(waits, last), stalled) / edges[1]
+        axes[2].fill_between(edges[:-1], share * 100, step="post", color="tab:red")
         axes[2].set_ylabel("stall (%)")
-        axes[2].set_xlabel("time of the step (s)")
+        _draw_moved(axes[3], trace, plan, begin)
+        axes[3].set_xlabel(f"time of the step ({unit})")
         for each in axes[:2]:
             each.legend(loc="upper right")
-        share = problem.trace.ideal_seconds / (end[-1] - begin[0])
-        figure.suptitle(f"{problem.trace.name}: {end[-1]:.2f} s, {share:.1%} of the ideal")
+        ideal = trace.ideal_seconds / (total - float(begin[0]) / second)
+        figure.suptitle(f"{trace.name}: {format_seconds(total)}, {ideal:.1%} of the ideal")
+
+
+def _draw_moved(axes: Any, trace: TensorTrace, plan: MovePlan, begin: npt.NDArray[Any]) -> None:
+    """Draw when the tensors with most bytes moved leave the fastest tier and return to it."""
+    known = (plan.tensor < trace.tensors) & (plan.kernel < len(begin))
+    size = np.minimum(plan.size, trace.tensor_bytes[np.where(known, plan.tensor, 0)])
+    leaves = known & (plan.source == 0) & (plan.target > 0) & (plan.target < plan.target.max())
+    moved = np.bincount(plan.tensor[leaves], size[leaves], trace.tensors)
+    shown = [each for each in np.argsort(-moved, kind="stable")[:_MAX_NAMES] if moved[each] > 0]
+    for row, tensor in enumerate(shown):
+        of = known & (plan.tensor == tensor)
+        for way, rows, mark in (("leaves", of & leaves, "v"), ("returns", of & ~leaves, "^")):
+            color = "tab:red" if way == "leaves" else "tab:green"
+            label = way if row == 0 else None
+            height = np.full(int(rows.sum()), row)
+            axes.plot(begin[plan.kernel[rows]], height, mark, ms=4, color=color, label=label)
+    axes.set_yticks(range(len(shown)), [trace.tensor_name(int(each)) for each in shown], fontsize=6)
+    axes.set_ylabel("most moved")
+    if shown:
+        axes.legend(loc="upper right")
 
 
 def draw_sweep(prices: Sequence[StepPrice], tier: str, file: Path) -> None:
     """Draw the time of a step over the capacity of a tier."""
+    byte, size_unit = _byte_unit(max(price.tiers[tier] or 0 for price in prices))
+    second, unit = _time_unit(max(price.seconds for price in prices))
     with picture(file, figsize=(9, 5)) as (figure, axis):
-        capacity = [(price.tiers[tier] or 0) / GIB for price in prices]
+        capacity = [(price.tiers[tier] or 0) / byte for price in prices]
         lines = {
             prices[0].planner: [price.seconds for price in prices],
             "lower bound": [price.bound_seconds for price in prices],
             "ideal": [price.ideal_seconds for price in prices],
         }
         for label, seconds in lines.items():
-            axis.plot(capacity, seconds, marker="o", label=label)
-        axis.set_xlabel(f"capacity of {tier} (GiB)")
-        axis.set_ylabel("time of the step (s)")
-        axis.set_ylim(bottom=0)
+            axis.plot(capacity, np.array(seconds) * second, marker="o", label=label)
+        axis.set_xlabel(f"capacity of {tier} ({size_unit})")
+        axis.set_ylabel(f"time of the step ({unit})")
+        axis.set_ylim(0, 1.08 * second * max(price.seconds for price in prices))
+        axis.margins(x=0.04)
         axis.legend()
         figure.suptitle(f"{prices[0].trace}, rules {prices[0].rules}")
 

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
-from hmd.base.errors import Exit, os_error
+from hmd.base.errors import Exit, UsageError, os_error
 from hmd.cli.arguments import add_flag, number, whole_number
 from hmd.cli.output import format_bytes, format_count, format_seconds, print_json, print_table
+
+_LARGEST = 8
+"""Tensors that are named."""
 
 DESCRIPTION = """\
 Record the kernels and tensors of a PyTorch program's training step, and show what such a trace
@@ -120,13 +125,20 @@ def run_record(args: argparse.Namespace) -> int:
     from hmd.base.errors import missing_extra
     from hmd.tensors.trace import write_trace
 
+    if args.words and args.words[0] in ("-o", "--output", "--warmup", "--steps", "--graph"):
+        raise UsageError(
+            f"tensors record: {args.words[0]} stands behind SCRIPT: put it before,"
+            " or write -- there if the script takes it"
+        )
+    if args.words[:1] == ["--"]:
+        del args.words[0]
     if find_spec("torch") is None:
         raise missing_extra("hmd tensors record", "PyTorch", "torch")
     from hmd.tensors.capture.script import RecordedSteps, record_script
 
     if args.graph:
         from hmd.tensors.capture.exported_graph import record_graph
-        from hmd.tensors.capture.recorder import Roofline
+        from hmd.tensors.memory_system import Roofline
 
         trace = record_graph(args.script, args.optimizer, Roofline(args.tflops, args.gbps))
     else:
@@ -136,6 +148,13 @@ def run_record(args: argparse.Namespace) -> int:
         write_trace(trace, output)
     except OSError as error:
         raise os_error(error, f"cannot write {output}: {error.strerror}") from None
+    alike = re.search(r"(\d+) of (\d+) steps alike", trace.source)
+    if alike and alike[1] != alike[2]:
+        print(
+            f"the recorded steps differ: {alike[1]} of {alike[2]} are alike, and the trace is of"
+            " these or, of several kinds, of the one that allocates most",
+            file=sys.stderr,
+        )
     _print(_document(trace))
     print(f"wrote {output}")
     return Exit.OK
@@ -168,7 +187,11 @@ def _document(trace: Any) -> dict[str, Any]:
     from hmd.tensors.trace import TensorKind
 
     life = vitality(trace)
-    seconds, distances = life.periods.seconds, reuse_distances(trace)
+    seconds, (distances, sizes) = life.periods.seconds, reuse_distances(trace)
+    # The median byte that is used again, not the median use: most uses may be of scalars.
+    order = np.argsort(distances, kind="stable")
+    middle = np.searchsorted(np.cumsum(sizes[order]), sizes.sum() / 2)
+    largest = np.argsort(-trace.tensor_bytes, kind="stable")[:_LARGEST]
     return {
         "name": trace.name,
         "source": trace.source,
@@ -179,7 +202,17 @@ def _document(trace: Any) -> dict[str, Any]:
         "working_set_bytes": int(life.working_bytes.max()),
         "inactive_periods": len(seconds),
         "median_inactive_seconds": float(np.median(seconds)) if len(seconds) else None,
-        "median_reuse_distance_bytes": int(np.median(distances)) if len(distances) else None,
+        "median_reuse_distance_bytes": int(distances[order[middle]]) if len(order) else None,
+        "kernel_times": trace.device,
+        "largest": [
+            {
+                "tensor": each,
+                "name": trace.tensor_name(each),
+                "kind": TensorKind(trace.tensor_kind[each]).name.lower(),
+                "bytes": int(trace.tensor_bytes[each]),
+            }
+            for each in largest.tolist()
+        ],
         "kinds": {
             kind.name.lower(): {
                 "tensors": int((trace.tensor_kind == kind).sum()),
@@ -194,13 +227,14 @@ def _document(trace: Any) -> dict[str, Any]:
 def _print(document: dict[str, Any]) -> None:
     rows = [
         ("kernels", format_count(document["kernels"])),
+        ("kernel times of", document["kernel_times"] or "-"),
         ("tensors", format_count(document["tensors"])),
         ("step with unlimited fast memory", format_seconds(document["seconds"])),
         ("peak", format_bytes(document["peak_bytes"])),
         ("largest kernel", format_bytes(document["working_set_bytes"])),
         ("inactive periods", format_count(document["inactive_periods"])),
         ("median inactive period", format_seconds(document["median_inactive_seconds"])),
-        ("median reuse distance", format_bytes(document["median_reuse_distance_bytes"])),
+        ("median reuse distance of a byte", format_bytes(document["median_reuse_distance_bytes"])),
     ]
     print_table(("quantity", "value"), rows, title=document["name"], right=("value",))
     kinds = (
@@ -208,3 +242,9 @@ def _print(document: dict[str, Any]) -> None:
         for name, row in document["kinds"].items()
     )
     print_table(("kind", "tensors", "bytes"), kinds, right=("tensors", "bytes"))
+    columns = ("tensor", "name", "kind", "bytes")
+    named = [
+        (str(row["tensor"]), row["name"], row["kind"], format_bytes(row["bytes"]))
+        for row in document["largest"]
+    ]
+    print_table(columns, named, title="largest tensors", right=("tensor", "bytes"))

@@ -208,15 +208,13 @@ class ResidencyOptions:
     """What a residency may be.
 
     ``window`` is the number of kernels next to a use in which a tensor may move, 15 in AutoTM.
-    ``synchronous``: kernels wait for moves. ``static``: tensors never move. ``whole``: tensors move
-    as a whole, and the program has integers. ``capacity`` and ``bandwidth`` are the shares of the
-    fastest tier and of the links that the model may use.
+    ``synchronous``: kernels wait for moves. ``static``: tensors never move. ``capacity`` and
+    ``bandwidth`` are the shares of the fastest tier and of the links that the model may use.
     """
 
     window: int = 15
     synchronous: bool = False
     static: bool = False
-    whole: bool = True
     capacity: float = 1.0
     bandwidth: float = 1.0
 

@@ -118,21 +118,22 @@ def _periods(trace: TensorTrace, tensor: Ints, kernel: Ints, death: Ints) -> Ina
 
 
 def reuse_distances(trace: TensorTrace) -> Ints:
-    """Return the bytes of distinct tensors used between successive uses of a tensor, (R,).
+    """Return the bytes of distinct tensors used between successive uses of a tensor, and its own.
 
-    LRU stack distances (Mattson et al., 1970) by kernel: those of the kernels in between.
+    Shape (2, R). LRU stack distances (Mattson et al., 1970) by kernel: those of the kernels in
+    between.
     """
     size = trace.tensor_bytes
     previous: dict[int, int] = {}
-    distances: list[int] = []
+    distances: list[tuple[int, int]] = []
     for kernel in range(trace.kernels):
         for tensor in set(trace.uses(kernel).tolist()):
             if tensor in previous:
                 low = trace.use_start[previous[tensor] + 1]
                 between = np.unique(trace.use_tensor[low : trace.use_start[kernel]])
-                distances.append(int(size[between].sum()))
+                distances.append((int(size[between].sum()), int(size[tensor])))
             previous[tensor] = kernel
-    return np.array(distances, np.int64)
+    return np.array(distances, np.int64).reshape(-1, 2).T
 
 
 @dataclass(frozen=True, slots=True)

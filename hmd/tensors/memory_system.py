@@ -14,11 +14,12 @@ The rules by which the simulator prices a step: those of G10's publication, and 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
+import numpy as np
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -33,6 +34,7 @@ from hmd.base.errors import ConfigError, UsageError
 from hmd.base.quantities import parse_size
 from hmd.base.units import MIB, PAGE_BYTES
 from hmd.base.yaml_document import locate, parse_document, read_document, values
+from hmd.tensors.trace import TensorTrace
 
 UNLIMITED = 1 << 60
 """Capacity of a tier without one, in bytes."""
@@ -54,6 +56,35 @@ Capacity = Annotated[int, BeforeValidator(_capacity), Field(ge=0, le=UNLIMITED)]
 
 class _Checked(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """A processor: 10^12 floating-point operations, and 10^9 bytes of its memory, per second.
+
+    Kernels take the time of a roofline model (Williams et al., CACM 2009): as long as their
+    operations, or their operands at the memory's bandwidth, whichever is longer. Peak rates make
+    times that no kernel undercuts.
+    """
+
+    tflops: Annotated[float, Field(gt=0, le=1e9)] = 19.5
+    gbps: Annotated[float, Field(gt=0, le=1e9)] = 1555.0
+
+    def __str__(self) -> str:
+        return f"a roofline of {self.tflops:g} TFLOP/s and {self.gbps:g} GB/s"
+
+    def nanoseconds(self, operations: float, size: float) -> int:
+        """Return the time of a kernel with so many operations and bytes of operands, 1 or more."""
+        return max(round(operations / self.tflops / 1e3), round(size / self.gbps), 1)
+
+    def times_of(self, trace: TensorTrace) -> TensorTrace:
+        """Return a trace whose kernels take the times of this processor."""
+        work = zip(*trace.kernel_work.tolist(), strict=True)
+        ticks = np.array([self.nanoseconds(count, size) for count, size in work], np.int64)
+        none = np.zeros((0, 0), np.int64)
+        return replace(
+            trace, kernel_ticks=ticks, ticks_per_second=10**9, fault_ticks=none, device=str(self)
+        )
 
 
 class TensorTier(_Checked):
@@ -90,6 +121,8 @@ class MemorySystem(_Checked):
     allocation_seconds_per_byte: Annotated[float, Field(ge=0, le=1e-6)] = 0.0
     tiers: Annotated[tuple[TensorTier, ...], Field(min_length=2, max_length=8)]
     links: Annotated[tuple[TierLink, ...], Field(min_length=1, max_length=32)]
+    processor: Roofline | None = None
+    """Peak rates of what computes from tier 0."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hmd.tensors.lifetimes import Vitality, vitality
+from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import MemorySystem, PricingRules
 from hmd.tensors.move_plan import MovePlan
 from hmd.tensors.simulator import StepResult, simulate_step
@@ -53,11 +54,18 @@ class StepProblem:
     system: MemorySystem
     rules: PricingRules
     made: MadePlans = field(default_factory=MadePlans, compare=False, repr=False)
+    solver_s: float = 60.0
+    """CPU time that a solver of integer programs takes at most, in seconds."""
 
     @cached_property
     def life(self) -> Vitality:
         """The lives of the trace's tensors."""
         return vitality(self.trace)
+
+    @cached_property
+    def bound_seconds(self) -> float:
+        """A time that no plan without recomputation undercuts."""
+        return lower_bound_seconds(self.trace, self.system, self.rules)
 
     @property
     def none(self) -> int:

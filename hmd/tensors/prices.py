@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from hmd.tensors.lower_bound import lower_bound_seconds
-from hmd.tensors.memory_system import UNLIMITED
-from hmd.tensors.move_plan import MovePlan
+from hmd.tensors.memory_system import UNLIMITED, MemorySystem
+from hmd.tensors.move_plan import MovePlan, MovePlanError
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import PlannerEntry
 from hmd.tensors.simulator import StepResult
+from hmd.tensors.trace import TensorTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class StepPrice:
     moved_bytes: int
     objective_seconds: float | None
     gap: float | None
+    kernel_times: str
+    """The device that the kernels' times are of, empty where that is not known."""
     recomputed: int
     """Tensors that the plan computes again; the bound is for plans without."""
 
@@ -69,14 +74,102 @@ def price_plan(
         planner=name,
         seconds=result.seconds,
         ideal_seconds=problem.trace.ideal_seconds,
-        bound_seconds=lower_bound_seconds(problem.trace, system, problem.rules),
+        bound_seconds=problem.bound_seconds,
         plan_seconds=plan_seconds,
         moved_bytes=result.moved_bytes,
         objective_seconds=plan.objective_seconds,
         gap=plan.gap,
+        kernel_times=problem.trace.device,
         recomputed=len(plan.recompute),
     )
     return price, result
+
+
+def planned_for(trace: TensorTrace, system: MemorySystem) -> TensorTrace:
+    """Return the trace with the kernel times of the device that is planned for, as far as known.
+
+    Times that a CPU took are replaced where the memory system has another processor, with its peak
+    rates; those of an accelerator or of a graph stay.
+    """
+    if trace.device != "cpu" or system.processor is None or not trace.kernel_work.size:
+        return trace
+    return system.processor.times_of(trace)
+
+
+_HALVINGS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityFound:
+    """The least capacity of a tier with at most so much loss, in bytes, of those tried.
+
+    ``bound_bytes`` is what every plan needs for that, by the lower bound; None where kernels
+    compute in place.
+    """
+
+    tier: str
+    share: float
+    price: StepPrice
+    capacity_bytes: int
+    bound_bytes: int | None
+
+
+def capacity_within(
+    problem: StepProblem,
+    tier: str,
+    share: float,
+    planner: PlannerEntry,
+    track: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> tuple[CapacityFound, list[StepPrice]]:
+    """Return the least capacity of a tier with which a step takes at most 1 + ``share`` ideals.
+
+    By halving the interval of :func:`sweep_capacities`: what plans reach rises with the capacity,
+    but for their search. The prices are those of all capacities tried, in ascending order.
+    ``track`` shows progress over the plans.
+    """
+    low, high = (
+        each.system.tiers[each.system.names.index(tier)].capacity
+        for each in sweep_capacities(problem, tier, 2)
+    )
+    page = problem.system.granularity_bytes
+    limit = (1 + share) * problem.trace.ideal_seconds
+
+    def at(capacity: int) -> StepProblem:
+        size = -(-capacity // page) * page
+        return StepProblem(problem.trace, problem.system.changed({tier: size}), problem.rules)
+
+    bound: int | None = None
+    if not problem.system.in_place:
+        bound = low if at(low).bound_seconds <= limit else high
+        under = low
+        for _ in range(2 * _HALVINGS):
+            middle = (under + bound) // 2
+            if at(middle).bound_seconds <= limit:
+                bound = middle
+            else:
+                under = middle
+    prices: dict[int, StepPrice] = {}
+    low = bound or low
+    for number in track(range(_HALVINGS + 1)):
+        capacity = high if number == 0 else low if number == 1 else (low + high) // 2
+        if capacity not in prices:
+            with suppress(MovePlanError):
+                prices[capacity] = price_planner(at(capacity), planner)[0]
+        fits = capacity in prices and prices[capacity].seconds <= limit
+        if number == 0 and not fits:
+            raise MovePlanError(
+                f"{problem.trace.name}: {tier} of {high} bytes, the step's peak, does not suffice"
+                f" for {share:.1%}: other tiers limit the step"
+            )
+        if fits:
+            high = capacity
+        elif number:
+            low = capacity
+        if number == 1 and fits:
+            break
+    best = prices[high]
+    found = CapacityFound(tier, share, best, best.tiers[tier] or high, bound)
+    return found, [prices[each] for each in sorted(prices)]
 
 
 def sweep_capacities(problem: StepProblem, tier: str, steps: int) -> list[StepProblem]:

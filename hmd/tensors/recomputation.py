@@ -74,6 +74,11 @@ def recomputed_step(trace: TensorTrace, chosen: Sequence[Recomputation]) -> Tens
         kernel_name=trace.kernel_name[source],
         kernel_ticks=trace.kernel_ticks[source],
         fault_ticks=trace.fault_ticks[:, source] if trace.fault_ticks.size else trace.fault_ticks,
+        tensor_names=tuple(trace.tensor_names[each] for each in origin)
+        if trace.tensor_names
+        else (),
+        kernel_module=trace.kernel_module[source] if trace.module_names else trace.kernel_module,
+        kernel_work=trace.kernel_work[:, source] if trace.kernel_work.size else trace.kernel_work,
         tensor_bytes=trace.tensor_bytes[origin],
         tensor_kind=trace.tensor_kind[origin],
         tensor_storage=trace.tensor_storage[origin],

@@ -7,8 +7,7 @@ most ``window`` kernels next to a use, spread over the window by the kernels' ti
 is synchronous, at one kernel that waits for them. Where kernels cannot compute from slower tiers,
 every use is in the fastest, what does not fit costs its transfer, and moves that are late cost
 their delay. Where they can, only what comes in is late: what leaves waits for its link, and takes
-room meanwhile. Where tensors are split as well, the solver chooses what each kernel of a window
-carries, no move is late and the capacity is never exceeded.
+room meanwhile.
 
 The moves that carry a residency out: pieces of tensors per kernel, births and frees.
 
@@ -16,86 +15,21 @@ A placement without an integer program: tensors that save most time per byte and
 
 For steps of many kernels where kernels compute in place. Each tensor stays where it is born; one
 is fast if it fits the fastest tier over its whole life, next to those before it in the order.
-
-Flows in windows of moves: how much of a tensor each kernel of a window carries, in MiB.
-
-Per gap and direction, one column per kernel of the window; together they carry what leaves after
-the gap's first span, or what comes before its second.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
 from hmd.base.units import MIB
 from hmd.tensors.eviction import MoveWindow, ResidencyOptions, gap_windows
+from hmd.tensors.integer_program import IntegerProgram, ProgramSolution
 from hmd.tensors.lifetimes import TensorSpans, tensor_spans
-from hmd.tensors.lower_bound import IntegerProgram, ProgramSolution
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, plan_of
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.trace import READ, WRITE, Bools, Floats, Ints
-
-Windows = tuple[tuple[MoveWindow, MoveWindow], ...]
-"""The windows out of and back into the fastest tier of each gap."""
-
-
-EARLY: Final = 1e-4
-"""Cost of a MiB at the end of its window, in ms: of equal flows, the early ones are taken."""
-
-
-@dataclass(frozen=True)
-class WindowFlows:
-    """Columns of the flows of all windows: those of window w are ``start[w]:start[w + 1]``.
-
-    Windows are numbered by gap, out before back: w = 2 * gap + (0 or 1).
-    """
-
-    columns: Ints
-    start: Ints
-
-    def of(self, gap: int, *, inwards: bool) -> Ints:
-        """Return the columns of one window, in the order of its kernels."""
-        window = 2 * gap + inwards
-        return self.columns[self.start[window] : self.start[window + 1]]
-
-    def placed(self, windows: Windows, values: Floats) -> Windows:
-        """Return the windows with the shares that a solution gives to their kernels."""
-        return tuple(
-            (
-                _placed(out, values[self.of(gap, inwards=False)]),
-                _placed(back, values[self.of(gap, inwards=True)]),
-            )
-            for gap, (out, back) in enumerate(windows)
-        )
-
-
-def add_window_flows(
-    program: IntegerProgram, windows: Windows, size: Floats, ends: tuple[Ints, Ints, Ints]
-) -> WindowFlows:
-    """Add the flows of all windows to a program.
-
-    ``size`` (G,) is in MiB. ``ends`` has the columns (G,) of the share that is fast before the gap,
-    of the share that is fast after it, and of the share that stays.
-    """
-    before, after, stay = ends
-    count = np.array([len(window.kernels) for pair in windows for window in pair], np.int64)
-    both = np.repeat(size, 2)
-    place = np.concatenate([np.arange(each) / each for each in count.tolist()])
-    columns = program.add_columns(place * EARLY, np.repeat(both, count))
-    zero = np.zeros(len(count))
-    rows = program.add_rows(zero, zero)
-    program.add_entries(np.repeat(rows, count), columns, 1.0)
-    program.add_entries(rows, np.stack([before, after], axis=1).ravel(), -both)
-    program.add_entries(rows, np.repeat(stay, 2), both)
-    return WindowFlows(columns, np.concatenate([[0], np.cumsum(count)]))
-
-
-def _placed(window: MoveWindow, carried: Floats) -> MoveWindow:
-    total = float(carried.sum())
-    return MoveWindow(window.kernels, carried / total) if total > 1e-9 else window
 
 
 @dataclass
@@ -142,7 +76,6 @@ class ResidencyModel:
         self.windows = gap_windows(problem, self.spans, options)
         self._fast = self._add_spans()
         self._stay, self._away = self._add_gaps()
-        self._flows = self._add_flows()
         self._occupied = self._add_occupancy()
         if not options.synchronous and not options.static:
             self._add_bandwidth()
@@ -160,8 +93,7 @@ class ResidencyModel:
             away = values[self._away].reshape(gaps, self._lower)
         seconds = (solution.objective + self._constant) / 1e3
         bound = (solution.bound + self._constant) / 1e3
-        windows = self._flows.placed(self.windows, values) if self._flows else self.windows
-        return Residency(self.spans, windows, fast, away, seconds, (seconds - bound) / seconds)
+        return Residency(self.spans, self.windows, fast, away, seconds, (seconds - bound) / seconds)
 
     # Columns
 
@@ -174,7 +106,7 @@ class ResidencyModel:
         price = self._use_price()
         per_span = np.add.reduceat(price, spans.start_use[:-1])
         self._constant += float(per_span.sum())
-        columns = self._program.add_columns(-per_span, 1.0, whole=self._options.whole)
+        columns = self._program.add_columns(-per_span, 1.0, whole=True)
         if self._options.static:
             same = np.flatnonzero(spans.tensor[1:] == spans.tensor[:-1])
             zero = np.zeros(len(same))
@@ -204,12 +136,12 @@ class ResidencyModel:
             # Moves cost a little even where links are idle: a plan has no idle moves.
             cost = np.repeat(self._size[spans.tensor[spans.before]], self._lower) * 1e-6
             upper = np.repeat(self._movable, self._lower).astype(np.float64)
-            away = program.add_columns(cost, upper, whole=self._options.whole)
+            away = program.add_columns(cost, upper, whole=True)
             rows = program.add_rows(np.zeros(gaps), np.ones(gaps))
             program.add_entries(np.repeat(rows, self._lower), away, 1.0)
             return np.empty(0, np.int64), away
         cost_out, cost_in = self._move_cost()
-        stay = program.add_columns(-(cost_out + cost_in), 1.0, whole=self._options.whole)
+        stay = program.add_columns(-(cost_out + cost_in), 1.0, whole=True)
         # What leaves after a span, and what comes before one.
         self._program.add_cost(self._fast[spans.before], cost_out)
         self._program.add_cost(self._fast[spans.after], cost_in)
@@ -222,15 +154,6 @@ class ResidencyModel:
             program.add_entries(rows, stay, 1.0)
             program.add_entries(rows, self._fast[spans.before], -1.0)
         return stay, np.empty(0, np.int64)
-
-    def _add_flows(self) -> WindowFlows | None:
-        """Add what each kernel of a window carries, where tensors are split between tiers."""
-        spans = self.spans
-        if not self.problem.system.in_place or self._options.whole:
-            return None
-        ends = self._fast[spans.before], self._fast[spans.after], self._stay
-        size = self._size[spans.tensor[spans.before]]
-        return add_window_flows(self._program, self.windows, size, ends)
 
     def _move_cost(self) -> tuple[Floats, Floats]:
         """Return what moving out and in costs, (G,): time if synchronous, else almost nothing."""
@@ -262,7 +185,7 @@ class ResidencyModel:
         for gap in range(len(self.spans.before)):
             self._gap_terms(gap, fast, lower, constant)
         room = system.tiers[0].capacity / MIB * self._options.capacity
-        limits = self._limit(fast, room, constant, spill=self._flows is None)
+        limits = self._limit(fast, room, constant, spill=True)
         for tier, terms in enumerate(lower):
             capacity = system.tiers[tier + 1].capacity / MIB
             if not system.in_place and capacity < self._size.sum():
@@ -277,15 +200,6 @@ class ResidencyModel:
         start, end = (int(spans.last[before]) + 1) % kernels, int(spans.first[after])
         size = float(self._size[spans.tensor[before]])
         out, back = self.windows[gap]
-        if self._flows:
-            fast.add(int(self._stay[gap]), size, start, end)
-            leaving, coming = (self._flows.of(gap, inwards=way) for way in (False, True))
-            for kernel, column in zip(out.kernels.tolist(), leaving.tolist(), strict=True):
-                if kernel != start:
-                    fast.add(column, 1.0, start, (kernel + 1) % kernels)
-            for kernel, column in zip(back.kernels.tolist(), coming.tolist(), strict=True):
-                fast.add(column, 1.0, kernel, end)
-            return
         pieces = [
             *((start, (int(k) + 1) % kernels, share) for k, share in _late(out, start)),
             *((int(k), end, float(share)) for k, share in _late(back, end)),
@@ -351,12 +265,11 @@ class ResidencyModel:
         }
         if system.in_place:
             self._add_slow_time(list(rows.values()))
-        if self._flows is None:
-            late = program.add_columns(np.ones(kernels), np.inf)
-            for each in rows.values():
-                program.add_entries(each, late, -1.0)
-            if system.in_place:
-                self._carry_over(rows)
+        late = program.add_columns(np.ones(kernels), np.inf)
+        for each in rows.values():
+            program.add_entries(each, late, -1.0)
+        if system.in_place:
+            self._carry_over(rows)
         for gap in range(len(self.spans.before)):
             for window, inwards in zip(self.windows[gap], (False, True), strict=True):
                 self._add_load(gap, window, rows, inwards=inwards)
@@ -390,9 +303,6 @@ class ResidencyModel:
                 rate = link.inwards if inwards or link.half_duplex else link.outwards
                 per_mib = MIB / (rate * 1e6 * self._options.bandwidth)
                 at = rows[number, inwards or link.half_duplex][window.kernels]
-                if self._flows:
-                    self._program.add_entries(at, self._flows.of(gap, inwards=inwards), per_mib)
-                    continue
                 # Each kernel of the window begins a transaction.
                 load = size * per_mib * window.shares + system.latency_seconds(tier) * 1e3
                 if system.in_place:

@@ -90,6 +90,13 @@ def _order(given: Any, state: Any, tensor: int, target: int, pages: int) -> None
                 append_pages(state, tiers + place - 1, tensor, count)
                 pages -= count
         return
+    if given.rules[IN_PLACE]:
+        # What still waits to come stays where it is.
+        for place in range(1, tiers):
+            count = min(pages, state.inbound[tensor, place])
+            state.inbound[tensor, place] -= count
+            state.rest[tensor, place] += count
+            pages -= count
     count = min(pages, state.rest[tensor, 0])
     if count > 0:
         take_runs(state, tensor, count)

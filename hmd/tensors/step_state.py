@@ -138,18 +138,24 @@ class _Compiling(event.Listener):
 
 @dataclass
 class PlanningTime:
-    """The CPU ``seconds`` of this process in a block, without compilations."""
+    """The CPU time of this process in a block, without compilations."""
 
+    begin: float
+    compiling: _Compiling
     seconds: float = 0.0
+    """The time of the whole block, known at its end."""
+
+    def elapsed(self) -> float:
+        """Return the seconds since the block began."""
+        return time.process_time() - self.begin - self.compiling.seconds
 
 
 @contextmanager
 def planning_time() -> Iterator[PlanningTime]:
-    """Measure a block; the result is known at its end."""
-    spent, compiling = PlanningTime(), _Compiling()
-    begin = time.process_time()
+    """Measure a block."""
+    spent = PlanningTime(time.process_time(), _Compiling())
     try:
-        with event.install_listener("numba:compile", compiling):
+        with event.install_listener("numba:compile", spent.compiling):
             yield spent
     finally:
-        spent.seconds = time.process_time() - begin - compiling.seconds
+        spent.seconds = spent.elapsed()

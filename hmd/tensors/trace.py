@@ -64,6 +64,11 @@ class TensorTrace:
     :class:`TensorKind`; ``tensor_storage`` (T,) identifies the storage in the traced program.
     ``tensor_persistent`` (T,) marks tensors that live before and after the step. The uses of kernel
     k are rows ``use_start[k]:use_start[k + 1]`` of ``use_tensor`` and ``use_mode`` (READ, WRITE).
+
+    Recorded steps have more, empty where it is not known: ``tensor_names`` (T,) of parameters or of
+    what computed a tensor; the module of each kernel, ``module_names[kernel_module[k]]``; its
+    floating-point operations and bytes of operands, ``kernel_work`` (2, K); and ``device``, which
+    the times are of.
     """
 
     name: str
@@ -80,6 +85,11 @@ class TensorTrace:
     use_tensor: Ints
     use_mode: Ints
     source: str = field(default="")
+    device: str = field(default="")
+    tensor_names: tuple[str, ...] = field(default=())
+    module_names: tuple[str, ...] = field(default=())
+    kernel_module: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    kernel_work: Ints = field(default_factory=lambda: np.zeros((2, 0), np.int64))
 
     def __post_init__(self) -> None:
         """Raise TensorTraceError where columns do not fit together."""
@@ -117,6 +127,18 @@ class TensorTrace:
         """The kernel of each use, (U,)."""
         return np.repeat(np.arange(self.kernels), np.diff(self.use_start))
 
+    def tensor_name(self, tensor: int) -> str:
+        """Return the name of a tensor, or its number and kind where it has none."""
+        if self.tensor_names:
+            return self.tensor_names[tensor]
+        return f"{TensorKind(self.tensor_kind[tensor]).name.lower()} {tensor}"
+
+    def kernel_label(self, kernel: int) -> str:
+        """Return a kernel's operation, after its module where that is known."""
+        operation = self.kernel_names[self.kernel_name[kernel]]
+        module = self.module_names[self.kernel_module[kernel]] if self.module_names else ""
+        return f"{module}: {operation}" if module else operation
+
     def uses(self, kernel: int) -> Ints:
         """Return the tensors that a kernel uses."""
         return self.use_tensor[self.use_start[kernel] : self.use_start[kernel + 1]]
@@ -137,6 +159,12 @@ def _problem(trace: TensorTrace) -> str:
         "use_start": (len(trace.use_start), kernels + 1),
         "use_mode": (len(trace.use_mode), uses),
     }
+    for name in ("tensor_names", "kernel_module"):
+        if len(getattr(trace, name)):
+            wanted = tensors if name == "tensor_names" else kernels
+            lengths[name] = (len(getattr(trace, name)), wanted)
+    if trace.kernel_work.size:
+        lengths["kernel_work"] = (trace.kernel_work.size, 2 * kernels)
     for column, (found, wanted) in lengths.items():
         if found != wanted:
             return f"column {column} has {found} rows instead of {wanted}"
@@ -154,6 +182,7 @@ def _problem(trace: TensorTrace) -> str:
         ("kernel_name", trace.kernel_name, len(trace.kernel_names) - 1),
         ("tensor_kind", trace.tensor_kind, max(TensorKind)),
         ("use_mode", trace.use_mode - 1, (READ | WRITE) - 1),
+        ("kernel_module", trace.kernel_module, len(trace.module_names) - 1),
     ):
         if values.size and (values.min() < 0 or values.max() > most):
             return f"column {column} has a value outside 0 to {most}"
@@ -233,6 +262,11 @@ def write_trace(trace: TensorTrace, path: Path) -> None:
             source=np.str_(trace.source),
             ticks_per_second=np.int64(trace.ticks_per_second),
             kernel_names=np.array(trace.kernel_names, dtype=np.str_),
+            device=np.str_(trace.device),
+            tensor_names=np.array(trace.tensor_names, dtype=np.str_),
+            module_names=np.array(trace.module_names, dtype=np.str_),
+            kernel_module=trace.kernel_module,
+            kernel_work=trace.kernel_work,
             tensor_persistent=trace.tensor_persistent,
             **columns,
         )
@@ -258,14 +292,30 @@ def _trace(arrays: Mapping[str, Any]) -> TensorTrace:
     version = int(_integers(arrays, "tensor_trace_format"))
     if version != FORMAT:
         raise TensorTraceError(f"format {version}; this hmd reads format {FORMAT}")
+    columns: dict[str, Any] = {name: _integers(arrays, name) for name in _INTEGERS}
     return TensorTrace(
         name=str(arrays["name"]),
         source=str(arrays["source"]),
         ticks_per_second=int(_integers(arrays, "ticks_per_second")),
         kernel_names=tuple(str(name) for name in arrays["kernel_names"]),
         tensor_persistent=arrays["tensor_persistent"].astype(np.bool_),
-        **{name: _integers(arrays, name) for name in _INTEGERS},
+        **columns,
+        **_known(arrays),
     )
+
+
+def _known(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of recorded steps that an archive has: names, device, work."""
+    found: dict[str, Any] = {}
+    for name in ("tensor_names", "module_names"):
+        if name in arrays:
+            found[name] = tuple(str(each) for each in arrays[name])
+    if "device" in arrays:
+        found["device"] = str(arrays["device"])
+    for name in ("kernel_module", "kernel_work"):
+        if name in arrays:
+            found[name] = _integers(arrays, name)
+    return found
 
 
 def _integers(arrays: Mapping[str, Any], name: str) -> npt.NDArray[np.int64]:

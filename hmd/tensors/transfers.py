@@ -37,8 +37,8 @@ import numpy as np
 from hmd.base.numba_kernels import generic_kernel
 from hmd.base.units import MIB
 from hmd.tensors.eviction import EvictedParts, StepUses, choose_evictions, written_first
+from hmd.tensors.integer_program import IntegerProgram
 from hmd.tensors.lifetimes import TensorSpans, tensor_spans
-from hmd.tensors.lower_bound import IntegerProgram
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, plan_of
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.trace import Bools, Floats, Ints
@@ -105,6 +105,9 @@ def scheduled_pieces(gaps: tuple[Ints, Ints], pages: Floats, flow: tuple[Floats,
     return rows.T.copy()
 
 
+_VERTEX_KERNELS: Final = 400
+"""Programs of longer steps are solved to an interior point, in a tenth of the time."""
+
 _MOVED: Final = 1e-5
 """Cost of moving a MiB in milliseconds: of plans that wait equally, the one that moves least."""
 
@@ -158,7 +161,8 @@ class _TransferProgram:
 
     def solve(self, limit_s: float) -> TransferSchedule:
         """Return the schedule of the best solution."""
-        values = self._program.solve(limit_s).values
+        interior = self._kernels > _VERTEX_KERNELS
+        values = self._program.solve(limit_s, interior=interior).values
         page = self._problem.system.granularity_bytes
         pieces = [
             scheduled_pieces(

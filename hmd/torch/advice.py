@@ -20,10 +20,10 @@ from torch.utils import _pytree as pytree
 from hmd.base.errors import HmdError, UsageError
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_records
 from hmd.tensors.capture.exported_graph import OPTIMIZERS
-from hmd.tensors.capture.recorder import Roofline, RooflineRecorder, tensors_in
+from hmd.tensors.capture.recorder import RooflineRecorder, tensors_in
 from hmd.tensors.capture.script import EnoughSteps, RecordedSteps, StepRecorder
 from hmd.tensors.lifetimes import vitality
-from hmd.tensors.memory_system import STRICT, load_system
+from hmd.tensors.memory_system import STRICT, Roofline, load_system
 from hmd.tensors.move_plan import MovePlanError
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import planner_named

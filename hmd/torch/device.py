@@ -28,7 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hmd.base.errors import HmdError
 from hmd.base.units import MIB
-from hmd.tensors.capture.recorder import Roofline, RooflineRecorder, StorageTable, tensors_in
+from hmd.tensors.capture.recorder import RooflineRecorder, StorageTable, tensors_in
+from hmd.tensors.memory_system import Roofline
 
 ALIGNMENT: Final = 512
 """Bytes; that of PyTorch's allocators for accelerators."""

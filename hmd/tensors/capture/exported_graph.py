@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from hmd.base.errors import HmdError, UsageError
-from hmd.tensors.capture.recorder import Roofline, RooflineRecorder, tensors_in
+from hmd.tensors.capture.recorder import RooflineRecorder, tensors_in
 from hmd.tensors.capture.script import EnoughSteps, RecordedSteps, StepRecorder
+from hmd.tensors.memory_system import Roofline
 from hmd.tensors.trace import TensorTrace
 
 OPTIMIZERS: Final = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
@@ -54,7 +56,8 @@ def record_graph(file: Path, optimizer: str, roofline: Roofline) -> TensorTrace:
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise ExportedGraphError(f"{file}: {type(error).__name__}: {reason}") from None
-    return recorder.trace(file.stem, f"hmd tensors record --graph {file.name}, {optimizer}")
+    trace = recorder.trace(file.stem, f"hmd tensors record --graph {file.name}, {optimizer}")
+    return replace(trace, device=str(roofline))
 
 
 def _run_steps(program: Any, optimizer: str, recorder: StepRecorder) -> None:
@@ -82,22 +85,35 @@ def _run_steps(program: Any, optimizer: str, recorder: StepRecorder) -> None:
 
 
 def _without_data(module: Any, mode: FakeTensorMode) -> None:
-    """Put fake tensors in place of a module's parameters and buffers; tied ones stay tied."""
-    made: dict[int, Any] = {}
+    """Put fake tensors in place of a module's parameters and buffers; tied ones stay tied.
+
+    A saved graph has a tied parameter once per name, with one storage. Parameters on the device
+    meta all have one storage in it, and each is counted as one of its own, on the CPU.
+    """
+    made: dict[object, Any] = {}
     for part in module.modules():
         for name, weight in part._parameters.items():
-            if weight is not None and id(weight) not in made:
-                fake = mode.from_tensor(weight.detach())
-                made[id(weight)] = torch.nn.Parameter(fake, requires_grad=weight.requires_grad)
-            part._parameters[name] = made.get(id(weight))
+            if weight is not None and _identity(weight) not in made:
+                fake = _input(weight.detach(), mode, torch.device("cpu"))
+                parameter = torch.nn.Parameter(fake, requires_grad=weight.requires_grad)
+                made[_identity(weight)] = parameter
+            part._parameters[name] = None if weight is None else made[_identity(weight)]
         for name, buffer in part._buffers.items():
-            if buffer is not None and id(buffer) not in made:
-                made[id(buffer)] = mode.from_tensor(buffer)
-            part._buffers[name] = made.get(id(buffer))
+            if buffer is not None and _identity(buffer) not in made:
+                made[_identity(buffer)] = _input(buffer, mode, torch.device("cpu"))
+            part._buffers[name] = None if buffer is None else made[_identity(buffer)]
+
+
+def _identity(tensor: torch.Tensor) -> object:
+    """Return what tied parameters have in common."""
+    if tensor.device.type == "meta" or not tensor.numel():
+        return id(tensor)
+    place = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
+    return *place, tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype
 
 
 def _input(tensor: torch.Tensor, mode: FakeTensorMode, device: torch.device) -> torch.Tensor:
-    """Return an input without data; one that had none is on the device of the weights."""
+    """Return a tensor without data; one that had none is on another device."""
     if tensor.device.type != "meta":
         return mode.from_tensor(tensor)
     with mode:

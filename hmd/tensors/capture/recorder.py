@@ -5,17 +5,15 @@ Operators arrive below autograd (``torch.utils._python_dispatch``). What they re
 from their schemas: an argument with a writable alias is written, a result that shares a storage
 with an argument is a view. Views move no data and are no kernels.
 
-For tensors without data, kernels take the time of a roofline model (Williams et al., CACM 2009):
-as long as their floating-point operations at the processor's rate, or their operands at the
-memory's bandwidth, whichever is longer. Operations are counted by the formulas of
-:mod:`torch.utils.flop_counter`; what these do not cover is bound by memory.
+Floating-point operations are counted by the formulas of :mod:`torch.utils.flop_counter`; what
+these do not cover is bound by memory. The module of an operation is the one whose forward pass
+runs, or ran when autograd created the node that now runs backward (sequence numbers of autograd).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -25,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from hmd.tensors.capture.step_log import Operation, StepLog, StepPhase, StorageUse
+from hmd.tensors.memory_system import Roofline
 from hmd.tensors.trace import READ, WRITE
 
 
@@ -43,7 +42,7 @@ class StorageTable:
             storage = tensor.untyped_storage()
             size = int(storage.nbytes())
         except (NotImplementedError, RuntimeError):
-            # Sparse and opaque tensors have no storage of their own.
+            # Opaque tensors have no storage of their own.
             return None
         if not size:
             return None
@@ -79,8 +78,16 @@ class StorageTable:
 
 
 def tensors_in(values: object) -> Iterable[torch.Tensor]:
-    """Return the tensors in nested lists, tuples and dictionaries."""
-    return (each for each in pytree.tree_leaves(values) if isinstance(each, torch.Tensor))
+    """Yield the tensors in nested lists, tuples and dictionaries; of sparse ones, their parts."""
+    for each in pytree.tree_leaves(values):
+        if not isinstance(each, torch.Tensor):
+            continue
+        if each.layout == torch.sparse_coo:
+            yield from (each._indices(), each._values())
+        elif each.layout in (torch.sparse_csr, torch.sparse_bsr):
+            yield from (each.crow_indices(), each.col_indices(), each.values())
+        else:
+            yield each
 
 
 def touched_range(tensor: torch.Tensor) -> tuple[int, int]:
@@ -109,11 +116,14 @@ class DispatchRecorder(TorchDispatchMode):
         self._clock = time.perf_counter_ns
         self._log: StepLog | None = None
         self._updating = False
+        self._running: list[int] = []
+        self._module_of_node: dict[int, int] = {}
 
     def begin(self) -> None:
         """Begin a step."""
         _synchronize()
         self._clock = _clock()
+        self._module_of_node.clear()
         self._log = StepLog()
 
     def end(self) -> StepLog:
@@ -125,6 +135,15 @@ class DispatchRecorder(TorchDispatchMode):
         """Note that an optimizer begins or ends its update."""
         self._updating = begins
 
+    def module_begins(self, module: int) -> None:
+        """Note that the forward pass of a module, by its identity, begins."""
+        self._running.append(module)
+
+    def module_ends(self) -> None:
+        """Note that the forward pass that began last has ended."""
+        if self._running:
+            self._running.pop()
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -133,7 +152,12 @@ class DispatchRecorder(TorchDispatchMode):
             return func(*args, **kwargs)
         given = list(self._argument_uses(func, args, kwargs))
         result, elapsed = self.timed(func, args, kwargs)
-        self._add(func, given, result, elapsed)
+        moved = sum(
+            each.numel() * each.element_size() for each in tensors_in((args, kwargs, result))
+        )
+        count = flop_registry.get(func.overloadpacket)
+        operations = int(count(*args, **kwargs, out_val=result)) if count else 0
+        self._add(func, given, result, elapsed, (operations, moved))
         return result
 
     def timed(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, int]:
@@ -143,10 +167,24 @@ class DispatchRecorder(TorchDispatchMode):
         _synchronize()
         return result, self._clock() - begin
 
-    def _add(self, func: Any, given: list[StorageUse], result: Any, elapsed: int) -> None:
+    def _module(self) -> str:
+        """Return the identity of the module that an operation belongs to, empty for none."""
+        node = torch._C._current_autograd_node()
+        if self._running:
+            module = self._running[-1]
+            # The node of an operation is created before the operation runs.
+            self._module_of_node[torch.autograd._get_sequence_nr() - 1] = module
+            return str(module)
+        found = self._module_of_node.get(node._sequence_nr()) if node is not None else None
+        return str(found) if found is not None else ""
+
+    def _add(
+        self, func: Any, given: list[StorageUse], result: Any, elapsed: int, work: tuple[int, int]
+    ) -> None:
         assert self._log is not None
         name = _base_name(func)
         phase = self._phase()
+        module = self._module()
         known = {use.storage for use in given}
         # What an operator makes of no tensor, the step does not compute: data and constants.
         is_input = not given and phase == StepPhase.FORWARD and not name.startswith("empty")
@@ -166,7 +204,7 @@ class DispatchRecorder(TorchDispatchMode):
             return  # a view
         uses = _merged([*(use for use in given if use.mode), *born])
         if uses:
-            self._log.operations.append(Operation(name, elapsed, phase, uses))
+            self._log.operations.append(Operation(name, elapsed, phase, uses, work, module))
 
     def _argument_uses(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[StorageUse]:
         """Yield a use per tensor of the arguments, with mode 0 where only its shape matters."""
@@ -233,18 +271,6 @@ def _merged(uses: list[StorageUse]) -> tuple[StorageUse, ...]:
             use.storage, old.mode | use.mode, min(old.first, use.first), max(old.end, use.end)
         )
     return tuple(merged.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """A processor: 10^12 floating-point operations, and 10^9 bytes of its memory, per second."""
-
-    tflops: float = 19.5
-    gbps: float = 1555.0
-
-    def nanoseconds(self, operations: float, size: float) -> int:
-        """Return the time of a kernel with so many operations and bytes of operands, 1 or more."""
-        return max(round(operations / self.tflops / 1e3), round(size / self.gbps), 1)
 
 
 class RooflineRecorder(DispatchRecorder):

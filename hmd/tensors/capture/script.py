@@ -2,21 +2,28 @@
 """Runs a training script unchanged, and records the steps between updates of its optimizers.
 
 A step ends when an optimizer ends its update; of several optimizers, the first one that updates
-counts. The script is stopped when enough steps are recorded.
+counts. What a closure computes for ``optimizer.step(closure)`` belongs to the forward and backward
+passes. The script is stopped when enough steps are recorded. Dispatch modes belong to a thread:
+training in another one than the script's is recorded there, in one thread only.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -25,6 +32,7 @@ from torch.optim.optimizer import (
 from hmd.base.errors import HmdError, UsageError
 from hmd.tensors.capture.recorder import DispatchRecorder, StorageTable
 from hmd.tensors.capture.step_log import StepLog, StorageFacts, steady_trace
+from hmd.tensors.memory_system import Roofline
 from hmd.tensors.trace import TensorKind, TensorTrace
 
 
@@ -44,6 +52,12 @@ class EnoughSteps(BaseException):
     """Ends the script; no Exception, so that the script does not handle it."""
 
 
+def _end_script() -> NoReturn:
+    """End the script, or the thread that trains: threads end in silence with SystemExit alone."""
+    is_main = threading.current_thread() is threading.main_thread()
+    raise EnoughSteps if is_main else SystemExit
+
+
 def record_script(script: Path, words: list[str], steps: RecordedSteps) -> TensorTrace:
     """Return the trace of a script's training step.
 
@@ -55,9 +69,11 @@ def record_script(script: Path, words: list[str], steps: RecordedSteps) -> Tenso
     if script.suffix == ".pt2":
         raise UsageError(f"tensors record: {script} is a graph: add --graph")
     recorder = StepRecorder(steps)
-    with _as_main(script, words), recorder:
+    with _as_main(script, words), _without_compiling(script), recorder:
         _run(script)
-    return recorder.trace(script.stem, f"hmd tensors record {script.name}")
+    trace = recorder.trace(script.stem, f"hmd tensors record {script.name}")
+    # Tensors on the device meta have no data: no kernel ran.
+    return Roofline().times_of(trace) if trace.device == "meta" else trace
 
 
 def _run(script: Path) -> None:
@@ -65,6 +81,8 @@ def _run(script: Path) -> None:
         runpy.run_path(str(script), run_name="__main__")
     except EnoughSteps:
         return
+    except HmdError:
+        raise
     except SystemExit as error:
         if error.code not in (None, 0):
             raise TrainingScriptError(f"{script}: exited with status {error.code}") from None
@@ -88,6 +106,25 @@ def _as_main(script: Path, words: list[str]) -> Iterator[None]:
         sys.path[:] = path
 
 
+@contextmanager
+def _without_compiling(script: Path) -> Iterator[None]:
+    """Refuse a script that compiles its model, unless PyTorch is told not to."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise TrainingScriptError(
+            f"{script}: torch.compile makes kernels that are not seen here:"
+            " set TORCH_COMPILE_DISABLE=1 to record the step without it"
+        )
+
+    compiles = torch.compile
+    if os.environ.get("TORCH_COMPILE_DISABLE") != "1":
+        torch.compile = refuse
+    try:
+        yield
+    finally:
+        torch.compile = compiles
+
+
 class StepRecorder:
     """A context in which steps of optimizers are recorded."""
 
@@ -100,7 +137,12 @@ class StepRecorder:
         self._storages = StorageTable()
         self._recorder = recorder(self._storages)
         self._hooks = ExitStack()
+        self._thread = threading.local()
+        self._refusal: TrainingScriptError | None = None
         self._leader: int | None = None
+        self._leading_thread: threading.Thread | None = None
+        self._names: dict[int, str] = {}
+        self._gradients: dict[int, int] = {}
         self._ended = 0
         self._logs: list[StepLog] = []
         self._kinds: dict[int, TensorKind] = {}
@@ -111,9 +153,11 @@ class StepRecorder:
         for handle in (
             register_optimizer_step_pre_hook(self._update_begins),
             register_optimizer_step_post_hook(self._update_ends),
-            register_module_forward_pre_hook(self._module_runs),
+            register_module_forward_pre_hook(self._module_begins),
+            register_module_forward_hook(self._module_ends, always_call=True),
         ):
             self._hooks.callback(handle.remove)
+        self._thread.follows = True
         self._hooks.enter_context(self._recorder)
 
     def __exit__(self, *error: object) -> None:
@@ -121,6 +165,8 @@ class StepRecorder:
 
     def trace(self, name: str, source: str) -> TensorTrace:
         """Return the trace; raises TrainingScriptError where too few steps were made."""
+        if self._refusal:
+            raise self._refusal
         if not self._logs:
             raise TrainingScriptError(
                 f"{name}: the script ended after {self._ended} calls of an optimizer's step();"
@@ -128,24 +174,65 @@ class StepRecorder:
             )
         device = self._weight_device()
         source = f"{source}, torch {torch.__version__}, {device}"
-        return steady_trace(self._logs, device, name=name, source=source)
+        timed_on = device
+        if device.startswith("cuda"):
+            timed_on = f"{device}, {torch.cuda.get_device_name(device)}"
+        return steady_trace(self._logs, device, name=name, source=source, timed_on=timed_on)
 
     def note_module(self, module: Any) -> None:
         """Note a module whose parameters and buffers are weights."""
         self._modules[id(module)] = module
 
-    def _module_runs(self, module: Any, inputs: Any) -> None:
+    def _module_begins(self, module: Any, inputs: Any) -> None:
+        self._follow_thread()
         self.note_module(module)
+        self._recorder.module_begins(id(module))
 
-    def _update_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _module_ends(self, module: Any, inputs: Any, output: Any) -> None:
+        self._recorder.module_ends()
+
+    def _follow_thread(self) -> None:
+        """Record the operations of this thread from now on."""
+        if not hasattr(self._thread, "follows"):
+            self._thread.follows = True
+            self._recorder.__enter__()
+
+    def _update_begins(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        self._follow_thread()
         self._optimizers[id(optimizer)] = optimizer
         if self._leader is None:
-            self._leader = id(optimizer)
+            self._leader, self._leading_thread = id(optimizer), threading.current_thread()
+        if threading.current_thread() is not self._leading_thread:
+            self._refusal = TrainingScriptError(
+                "optimizers step in several threads: record a script that trains in one"
+            )
+            _end_script()
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._note_gradients(optimizer)
+            self._recorder.update(begins=True)
+            return None
+
+        def computed(*words: Any) -> Any:
+            self._recorder.update(begins=False)
+            try:
+                return closure(*words)
+            finally:
+                self._note_gradients(optimizer)
+                self._recorder.update(begins=True)
+
+        self._recorder.update(begins=True)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": computed}
+        return (args[0], computed, *args[2:]), kwargs
+
+    def _note_gradients(self, optimizer: Any) -> None:
         for parameter in _parameters(optimizer):
             if parameter.grad is not None:
                 for number in self._storages.numbers(parameter.grad):
                     self._kinds[number] = TensorKind.GRADIENT
-        self._recorder.update(begins=True)
+                    for weight in self._storages.numbers(parameter):
+                        self._gradients[number] = weight
 
     def _update_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._recorder.update(begins=False)
@@ -156,24 +243,53 @@ class StepRecorder:
             log = self._recorder.end()
             self._name_kinds()
             self._logs.append(self._with_facts(log))
-            if len(self._logs) == self._steps.measured:
-                raise EnoughSteps
+            if len(self._logs) >= self._steps.measured:
+                _end_script()
         if self._ended >= self._steps.warmup:
             self._recorder.begin()
 
     def _name_kinds(self) -> None:
-        """Note the storages of weights and optimizer state."""
+        """Note the storages of weights and optimizer state, with their names."""
         for optimizer in self._optimizers.values():
-            for number in self._storages.numbers(dict(optimizer.state)):
-                self._kinds[number] = TensorKind.OPTIMIZER
-            for number in self._storages.numbers(list(_parameters(optimizer))):
-                self._kinds[number] = TensorKind.WEIGHT
-        for module in self._modules.values():
-            own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-            for number in self._storages.numbers(own):
-                self._kinds[number] = TensorKind.WEIGHT
+            for at, parameter in enumerate(_parameters(optimizer)):
+                for number in self._storages.numbers(parameter):
+                    self._kinds[number] = TensorKind.WEIGHT
+                    self._names.setdefault(number, f"parameter {at}")
+        for prefix, root in self._roots():
+            for name, weight in (*root.named_parameters(), *root.named_buffers()):
+                for number in self._storages.numbers(weight):
+                    self._kinds[number] = TensorKind.WEIGHT
+                    self._names[number] = prefix + name
+        for optimizer in self._optimizers.values():
+            for parameter, state in optimizer.state.items():
+                named = {"": state} if not isinstance(state, dict) else state
+                of = next((self._names[each] for each in self._storages.numbers(parameter)), "")
+                for key, value in named.items():
+                    for number in self._storages.numbers(value):
+                        self._kinds[number] = TensorKind.OPTIMIZER
+                        self._names[number] = f"{key} of {of}" if of else str(key)
+        for gradient, weight in self._gradients.items():
+            self._names[gradient] = f"gradient of {self._names.get(weight, 'a parameter')}"
+
+    def _roots(self) -> Iterator[tuple[str, Any]]:
+        """Yield the modules that are in no other, with a prefix where there are several."""
+        inner = {id(each) for module in self._modules.values() for each in module.children()}
+        roots = [module for key, module in self._modules.items() if key not in inner]
+        kinds = [type(root).__name__ for root in roots]
+        for number, (root, kind) in enumerate(zip(roots, kinds, strict=True)):
+            several = f"{kind}{kinds[:number].count(kind) or ''}."
+            yield several if len(roots) > 1 else "", root
 
     def _with_facts(self, log: StepLog) -> StepLog:
+        modules = {
+            str(id(module)): prefix + name or type(module).__name__
+            for prefix, root in self._roots()
+            for name, module in root.named_modules()
+        }
+        log.operations = [
+            replace(each, module=modules.get(each.module, "").rstrip("."))
+            for each in log.operations
+        ]
         for operation in log.operations:
             for use in operation.uses:
                 log.facts[use.storage] = StorageFacts(
@@ -181,6 +297,7 @@ class StepRecorder:
                     self._storages.device(use.storage),
                     self._kinds.get(use.storage),
                     self._storages.exists(use.storage),
+                    self._names.get(use.storage, ""),
                 )
         return log
 

@@ -26,7 +26,7 @@ import numpy as np
 from hmd.tensors.eviction import ResidencyOptions
 from hmd.tensors.lifetimes import TensorSpans
 from hmd.tensors.move_plan import WHOLE, Move, MovePlan, MovePlanError, plan_of
-from hmd.tensors.planner import StepProblem
+from hmd.tensors.planner import MadePlans, StepProblem
 from hmd.tensors.residency_model import Residency, ResidencyModel, residency_moves
 from hmd.tensors.simulator import StepResult
 from hmd.tensors.trace import Bools, Floats, Ints, TensorTrace
@@ -213,6 +213,7 @@ def group_tensors(trace: TensorTrace) -> TensorGroups:
         tensor_bytes=np.bincount(group, trace.tensor_bytes).astype(np.int64),
         tensor_kind=trace.tensor_kind[first],
         tensor_storage=np.arange(len(members)),
+        tensor_names=(),
         tensor_persistent=trace.tensor_persistent[first],
         use_start=np.concatenate([[0], np.cumsum(counts)]),
         use_tensor=group[trace.use_tensor[kept]],
@@ -225,15 +226,14 @@ _ROUNDS: Final = 2
 _CANDIDATES: Final = 0.6
 """Share of the gaps with relief that the program decides on."""
 
-_LIMIT_S: Final = 20.0
+_SOLVER_SHARE: Final = 1 / 3
+"""Share of the solver's time that each round has."""
 
 
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest plan of the program's rounds and of the learning."""
     groups = group_tensors(problem.trace)
-    search = _CheapestPlan(
-        problem, StepProblem(groups.trace, problem.system, problem.rules), groups
-    )
+    search = _CheapestPlan(problem, replace(problem, trace=groups.trace, made=MadePlans()), groups)
     residency = _program_rounds(search)
     traits = gap_traits(search.grouped, residency.spans)
 
@@ -284,7 +284,9 @@ def _program_rounds(search: _CheapestPlan) -> Residency:
         count = int(np.ceil(_CANDIDATES * relevant))
         movable = np.zeros(len(scores), np.bool_)
         movable[np.argsort(-scores, kind="stable")[:count]] = True
-        residency = ResidencyModel(search.grouped, options, movable).solve(_LIMIT_S)
+        residency = ResidencyModel(search.grouped, options, movable).solve(
+            _SOLVER_SHARE * search.problem.solver_s
+        )
         before = search.seconds
         search.try_residency(residency)
         if best is None or search.seconds < before:

@@ -4,28 +4,29 @@
 An algorithm portfolio: which plan is the best differs from step to step, and a simulation shows it
 (Gomes and Selman, "Algorithm portfolios", Artificial Intelligence 126, 2001).
 
-1. The schedule of a linear program of all bytes over all kernels (``transfer_program``), for steps
-   of some hundred kernels; also with its parts booked as below.
-2. Belady's choice of what leaves, in bytes, over a step that repeats (``eviction_choice``), with
-   transfers booked kernel by kernel (``transfer_draft``). The plan is priced, and planned again
-   with the lengths that its kernels had, stalls included, since transfers overlap stalls too.
-3. G10's plan where the system has three tiers, then with other shares of the tier and the links.
-4. The plans of ``lru-free``, ``lru``, ``sentinel`` and, for short steps, ``autotm`` and ``deeptm``.
+1. The plans of the other planners that take little time.
+2. Belady's choice of what leaves, in bytes, over a step that repeats (``choose_evictions``), with
+   transfers booked kernel by kernel (``TransferDraft``). The plan is priced, and planned again with
+   the lengths that its kernels had, stalls included, since transfers overlap stalls too.
+3. The schedule of a linear program of all bytes over all kernels (``schedule_transfers``), also
+   with its parts booked as above.
+4. G10's plans with other shares of the tier and the links, further drafts and, for short steps, the
+   integer programs of ``autotm`` and ``deeptm``.
 
 A margin that helps one step harms another: how much of the tiers and links a plan may use is
-searched in the simulator, for each step. The search ends when a plan is next to the lower
-bound, or after so many simulated kernels.
+searched in the simulator, for each step. The search ends when a plan is next to the lower bound,
+or after ``BUDGET_S``. Steps of many pages are simulated in larger ones during the search.
 
-Where kernels compute in place, tensors are split between the tiers by a linear program
-(``split_residency``); the cheapest of its plans and those of the other planners is taken. Of long
-steps, each tensor has one place instead (``dense_placement``).
+Where kernels compute in place, tensors are split between the tiers by linear programs
+(``SplitProgram``); the cheapest of their plans and those of the other planners is
+taken. Of steps too long for these, each tensor has one place instead (``dense_placement``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -33,17 +34,27 @@ import numpy as np
 
 from hmd.base.errors import MissingError
 from hmd.tensors.eviction import step_uses
-from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.move_plan import MovePlan, MovePlanError, plan_of
-from hmd.tensors.planner import StepProblem
+from hmd.tensors.planner import MadePlans, StepProblem
 from hmd.tensors.planners import g10, planner_named
-from hmd.tensors.planners.autotm import split_plans
 from hmd.tensors.residency_model import dense_placement
+from hmd.tensors.split_program import SplitProgram
+from hmd.tensors.step_state import PlanningTime, planning_time
+from hmd.tensors.trace import TensorKind
 from hmd.tensors.transfers import TransferDraft, schedule_transfers
 
 PricedPlans = Iterator[tuple[MovePlan, float]]
 
-_DRAFTS: Final = ((True, 0.99), (True, 0.95), (False, 0.95), (False, 1.0), (True, 1.0))
+BUDGET_S: Final = 9.5
+"""CPU time of the search, without compiling: no plan is begun that would probably exceed it."""
+
+_PROGRAM_S: Final = 1.5
+"""CPU time that a linear program takes at least; its solver stops at the budget."""
+
+_COARSE_PAGES: Final = 1 << 20
+"""The search simulates in pages so large that the step's peak has at most so many."""
+
+_DRAFTS: Final = ((True, 0.99), (True, 0.95), (False, 1.0), (True, 1.0))
 """Further drafts: whether the choice minds the links, and the share of the fastest tier filled."""
 
 _PROGRAM_SHARES: Final = (
@@ -54,27 +65,18 @@ _PROGRAM_SHARES: Final = (
 )
 """Shares of the fastest tier, the second tier and the links that programs use."""
 
+_SPLIT_SHARES: Final = ((0.88, 0.95, False), (0.93, 1.0, True), (0.99, 1.0, False))
+"""Shares of the fastest tier and the links that programs of split tensors use; deferred or not."""
+
 _ROUNDS: Final = 3
 _STEP: Final = 1.1
 """Links of G10's plans are booked so many times as much as before, while that helps."""
 
-_LONG_KERNELS: Final = 2_500
-"""Of steps with more kernels only the plans that take seconds are made."""
+_PROGRAM_ROWS: Final = 60_000
+"""Linear programs are solved for steps of up to so many rows, which takes some seconds."""
 
-_PROGRAM_KERNELS: Final = 400
-"""Linear programs are solved for steps of up to so many kernels."""
-
-_PRICED_KERNELS: Final = 32_000
-"""Kernels simulated over all plans tried, after which no further plan is tried."""
-
-_LONG_PRICED: Final = 40_000
-"""The same of long steps."""
-
-_SENTINEL_KERNELS: Final = 6_000
-"""Sentinel's search, of six plans, is made for steps of up to so many kernels."""
-
-_PROGRAM_S: Final = 10.0
-"""CPU time that a program takes at most."""
+_SOLVED: Final = ("autotm", "deeptm")
+"""Planners whose solver stops at the budget."""
 
 _SHORT_KERNELS: Final = 120
 """Integer programs are solved for steps of up to so many kernels."""
@@ -85,40 +87,62 @@ _ENOUGH: Final = 1.0005
 _ENOUGH_IN_PLACE: Final = 1.00001
 """The same where kernels compute in place."""
 
-_IN_PLACE: Final = (
-    "lru-free",
-    "lru",
-    "sentinel",
-    "autotm-static",
-    "autotm-sync",
-    "autotm",
-    "deeptm",
-)
-"""Planners whose plans are tried where kernels compute in place, the quick ones first."""
-
 
 @dataclass
 class FastestPlan:
-    """The price of the best plan so far: others are simulated no further than to there."""
+    """The price of the best plan so far: others are simulated no further than to there.
 
+    ``spent`` is the time since the search began, ``solved_s`` what solvers took for the last plan.
+    """
+
+    spent: PlanningTime
     seconds: float = np.inf
+    solved_s: float = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """CPU time that the search still has, in seconds."""
+        return BUDGET_S - self.spent.elapsed()
+
+    @contextmanager
+    def solving(self) -> Iterator[float]:
+        """Count a block as a solver's; gives the CPU time that it may take."""
+        begin = self.spent.elapsed()
+        try:
+            yield self.left_s
+        finally:
+            self.solved_s += self.spent.elapsed() - begin
 
 
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest of the plans tried."""
-    best, best_seconds = plan_of([]), np.inf
-    share = _ENOUGH_IN_PLACE if problem.system.in_place else _ENOUGH
-    enough = share * lower_bound_seconds(problem.trace, problem.system, problem.rules)
-    kernels = problem.trace.kernels
-    most = _PRICED_KERNELS if kernels <= _LONG_KERNELS else _LONG_PRICED
-    fastest = FastestPlan()
-    for number, (plan, seconds) in enumerate(_candidates(problem, fastest), 1):
-        if seconds < best_seconds:
-            best, best_seconds = plan, seconds
-            fastest.seconds = seconds
-        if best_seconds <= enough or (number * kernels >= most and not problem.system.in_place):
-            break
+    best = plan_of([])
+    with planning_time() as spent:
+        fastest = FastestPlan(spent)
+        coarse = _in_coarse_pages(problem)
+        share = _ENOUGH_IN_PLACE if problem.system.in_place else _ENOUGH
+        # Where kernels compute in place, the bound is a program that takes as long as a plan.
+        ideal = problem.trace.ideal_seconds
+        enough = share * (ideal if problem.system.in_place else problem.bound_seconds)
+        for plan, seconds in _candidates(coarse, fastest):
+            if seconds < fastest.seconds:
+                best, fastest.seconds = plan, seconds
+            if fastest.seconds <= enough or fastest.left_s <= 0:
+                break
+        for plan, _ in list(problem.made.plans.values()):
+            for made, seconds in _priced(coarse, fastest, plan):
+                if seconds < fastest.seconds:
+                    best, fastest.seconds = made, seconds
     return best
+
+
+def _in_coarse_pages(problem: StepProblem) -> StepProblem:
+    """Return the problem with pages so large that few are simulated, and without made plans."""
+    page, peak = problem.system.granularity_bytes, problem.life.peak_bytes
+    while peak > _COARSE_PAGES * page:
+        page *= 2
+    system = problem.system.model_copy(update={"granularity_bytes": page})
+    return replace(problem, system=system, made=MadePlans())
 
 
 def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
@@ -126,44 +150,77 @@ def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
     if problem.system.in_place:
         yield from _in_place(problem, fastest)
         return
+    trace, tiers = problem.trace, len(problem.system.tiers)
     variants = _g10_variants(problem)
-    if len(problem.system.tiers) > 2:
-        yield from _of_others(problem, fastest, "g10")
-        yield from islice(variants, 1)
     drafts = _drafts(problem, 0.99, aware=False)
-    yield from islice(drafts, 1)
-    # Where dead tensors are dropped, lru frees them as lru-free does.
-    names = ("lru-free",) if problem.rules.drop_dead else ("lru-free", "lru")
-    yield from _of_others(problem, fastest, *names)
-    yield from drafts
-    if problem.trace.kernels <= _SENTINEL_KERNELS:
-        yield from _of_others(problem, fastest, "sentinel")
-    if problem.trace.kernels <= _PROGRAM_KERNELS:
-        for shares in _PROGRAM_SHARES:
-            yield from _programs(problem, fastest, shares)
-    if problem.trace.kernels <= _SHORT_KERNELS:
-        yield from _of_others(problem, fastest, "autotm", "deeptm")
-    if len(problem.system.tiers) > 2:
-        yield from variants
-    for aware, margin in _DRAFTS:
-        yield from _drafts(problem, margin, aware=aware)
+    kinds: list[Callable[[], PricedPlans]] = [
+        # Where dead tensors are dropped, lru frees them as lru-free does.
+        lambda: _of_others(problem, fastest, *("lru-free", "lru")[: 2 - problem.rules.drop_dead]),
+        lambda: islice(drafts, 1),
+    ]
+    if (trace.tensor_persistent & (trace.tensor_kind == TensorKind.OPTIMIZER)).any():
+        kinds.append(lambda: _of_others(problem, fastest, "myelin"))
+    if tiers > 2:
+        kinds.append(lambda: _of_others(problem, fastest, "g10"))
+        kinds.append(lambda: islice(variants, 1))
+    programs: list[Callable[[], PricedPlans]] = []
+    if 7 * (tiers - 1) * trace.kernels + len(trace.use_tensor) <= _PROGRAM_ROWS:
+        programs = [_programs_with(problem, fastest, shares) for shares in _PROGRAM_SHARES]
+    kinds += [lambda: drafts, _drafts_with(problem, False, 0.95), *programs[:1]]
+    if tiers > 2:
+        kinds.append(lambda: variants)
+    kinds += [_drafts_with(problem, aware, margin) for aware, margin in _DRAFTS]
+    kinds += [lambda: _of_others(problem, fastest, "sentinel"), *programs[1:]]
+    if trace.kernels <= _SHORT_KERNELS:
+        kinds.append(lambda: _of_others(problem, fastest, "autotm", "deeptm"))
+    yield from _while_time_is_left(kinds, fastest)
+
+
+def _while_time_is_left(
+    kinds: list[Callable[[], PricedPlans]], fastest: FastestPlan
+) -> PricedPlans:
+    """Yield the plans of each kind, as long as another one probably fits the budget."""
+    longest, since = _PROGRAM_S, fastest.spent.elapsed()
+    for kind in kinds:
+        plans = kind()
+        while longest <= fastest.left_s:
+            found = next(plans, None)
+            now = fastest.spent.elapsed()
+            # Solvers stop at the budget, whatever their programs took before.
+            longest = max(longest, now - since - fastest.solved_s)
+            fastest.solved_s, since = 0.0, now
+            if found is None:
+                break
+            yield found
+
+
+def _programs_with(
+    problem: StepProblem, fastest: FastestPlan, shares: tuple[float, float, float]
+) -> Callable[[], PricedPlans]:
+    return lambda: _programs(problem, fastest, shares)
+
+
+def _drafts_with(problem: StepProblem, aware: bool, margin: float) -> Callable[[], PricedPlans]:
+    return lambda: _drafts(problem, margin, aware=aware)
 
 
 def _of_others(problem: StepProblem, fastest: FastestPlan, *names: str) -> PricedPlans:
     """Yield the plans of other planners."""
     for name in names:
         try:
-            plan = planner_named(name).plan(problem)
+            with fastest.solving() if name.startswith(_SOLVED) else nullcontext():
+                plan = planner_named(name).plan(replace(problem, solver_s=fastest.left_s / 2))
         except (MovePlanError, MissingError, ArithmeticError):
             continue
         yield from _priced(problem, fastest, plan)
 
 
-def _priced(problem: StepProblem, fastest: FastestPlan, plan: MovePlan) -> PricedPlans:
+def _priced(problem: StepProblem, fastest: FastestPlan | None, plan: MovePlan) -> PricedPlans:
     """Yield a plan with its price, infinite where it cannot be carried out or is no faster."""
     seconds = np.inf
     with suppress(MovePlanError):
-        seconds = problem.price(plan, limit_seconds=fastest.seconds).seconds
+        limit = fastest.seconds if fastest else np.inf
+        seconds = problem.price(plan, limit_seconds=limit).seconds
     yield plan, seconds
 
 
@@ -172,7 +229,8 @@ def _programs(
 ) -> PricedPlans:
     """Yield the plans of a linear program's schedule: as it is, and with its parts booked again."""
     try:
-        schedule = schedule_transfers(problem, shares, _PROGRAM_S)
+        with fastest.solving() as limit_s:
+            schedule = schedule_transfers(problem, shares, limit_s)
     except (MissingError, ArithmeticError):
         return
     uses = step_uses(problem.trace, problem.life)
@@ -197,7 +255,7 @@ def _g10_variants(problem: StepProblem) -> PricedPlans:
             continue
         tried = (target + less, links * more)
         plan = g10.plan_to_target(problem, tried[0], exact=True, links=tried[1])
-        (priced,) = _priced(problem, FastestPlan(), plan)
+        (priced,) = _priced(problem, None, plan)
         yield priced
         seconds = priced[1]
         improves = seconds < best
@@ -226,13 +284,37 @@ def _drafts(problem: StepProblem, margin: float, *, aware: bool) -> PricedPlans:
 
 def _in_place(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
     """Yield plans that split tensors, then those of the other planners: none is always best."""
-    yield from _priced(problem, fastest, dense_placement(problem))
-    if problem.trace.kernels > _LONG_KERNELS:
-        yield from _of_others(problem, fastest, "lru-free", "lru")
-        return
-    try:
-        for plan in split_plans(problem):
-            yield from _priced(problem, fastest, plan)
-    except (ArithmeticError, MissingError):
-        pass
-    yield from _of_others(problem, fastest, *_IN_PLACE)
+    kinds: list[Callable[[], PricedPlans]] = [
+        lambda: _priced(problem, fastest, dense_placement(problem)),
+        lambda: _of_others(problem, fastest, "lru-free", "lru"),
+    ]
+    trace = problem.trace
+    if 5 * trace.kernels + 4 * len(trace.use_tensor) <= _PROGRAM_ROWS:
+        kinds += [
+            lambda: _split(problem, fastest, *_SPLIT_SHARES[0]),
+            lambda: _split(problem, fastest, *_SPLIT_SHARES[1]),
+            lambda: _of_others(problem, fastest, "sentinel"),
+            lambda: _split(problem, fastest, *_SPLIT_SHARES[2]),
+            lambda: _of_others(problem, fastest, "autotm-static", "autotm-sync"),
+            lambda: _of_others(problem, fastest, "autotm", "deeptm"),
+        ]
+    yield from _while_time_is_left(kinds, fastest)
+
+
+def _split(
+    problem: StepProblem, fastest: FastestPlan, capacity: float, bandwidth: float, defers: bool
+) -> PricedPlans:
+    """Yield the plan of a program that splits tensors, if it is solved in time."""
+    program = SplitProgram(
+        problem.trace,
+        problem.life,
+        problem.system,
+        repeats=True,
+        capacity=capacity,
+        bandwidth=bandwidth,
+        defers=defers,
+    )
+    with suppress(ArithmeticError, MissingError):
+        with fastest.solving() as limit_s:
+            plan = program.plan(limit_s)
+        yield from _priced(problem, fastest, plan)

@@ -2,15 +2,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from hmd.base.errors import Exit
 from hmd.base.units import MIB
 from hmd.cli.main import main
-from hmd.tensors.trace import write_trace
-from tests.unit.tensors.conftest import R, W, make_trace
+from hmd.tensors.trace import TensorTrace, write_trace
+from tests.unit.tensors.conftest import RW, R, W, make_trace
 
 SYSTEM = """\
 name: small
@@ -95,6 +98,9 @@ def test_plan_sweep_picture_is_written(step: list[str], tmp_path: Path) -> None:
         (["--picture", "/nowhere/plan.png"], Exit.MISSING),
         (["--picture", "plan.gif"], Exit.USAGE),
         (["--tiers", "nowhere.yaml"], Exit.CONFIG),
+        (["--within", "5%", "--moves", "plan.json"], Exit.USAGE),
+        (["--within", "5%", "--compare"], Exit.USAGE),
+        (["--within", "5%", "--sweep", "tape"], Exit.USAGE),
     ],
 )
 def test_plan_wrong_options_have_their_exit_code(
@@ -166,3 +172,134 @@ def test_wrong_plan_refused_in_one_line(
     printed = capsys.readouterr()
     assert message in printed.err
     assert (printed.err.count("\n"), printed.out) == (1, "")
+
+
+def recorded_on(device: str, work: float = 0.0) -> TensorTrace:
+    """Return the step of the fixture with names, as if recorded on a device."""
+    forward = [(2.0, [(0, W)]), (2.0, [(1, W)]), (2.0, [(2, W)]), (2.0, [(3, W)])]
+    backward = [(2.0, [(tensor, R)]) for tensor in (3, 2, 1, 0)]
+    trace = make_trace([8, 8, 8, 8], forward + backward)
+    return replace(
+        trace,
+        device=device,
+        tensor_names=("layers.0", "layers.1", "layers.2", "layers.3"),
+        module_names=("layers",),
+        kernel_module=np.zeros(trace.kernels, np.int64),
+        kernel_work=np.full((2, trace.kernels), work).astype(np.int64),
+    )
+
+
+def test_plan_of_cpu_times_for_a_gpu_warns(
+    step: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_trace(recorded_on("cpu"), Path(step[0]))
+    assert main(["plan", *step, "--planner", "lru-free"]) == Exit.OK
+    printed = capsys.readouterr()
+    assert "kernel times are those of the CPU that recorded them" in printed.err
+    assert "processor: {tflops: N, gbps: N}" in printed.err
+    assert "kernel times of cpu" in printed.out.replace("\n", " ")
+    write_trace(recorded_on("cuda:0, some GPU"), Path(step[0]))
+    assert main(["plan", *step, "--planner", "lru-free"]) == Exit.OK
+    assert capsys.readouterr().err == ""
+
+
+def test_plan_of_cpu_times_takes_the_roofline_of_the_system(
+    step: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_trace(recorded_on("cpu", 3e9), Path(step[0]))
+    with Path(step[2]).open("a") as system:
+        system.write("processor: {tflops: 10, gbps: 1000}\n")
+    assert main(["plan", *step, "--planner", "lru-free", "--json"]) == Exit.OK
+    printed = capsys.readouterr()
+    (row,) = json.loads(printed.out)["rows"]
+    # Eight kernels of 3e9 bytes at 1000 GB/s.
+    assert row["ideal_seconds"] == pytest.approx(8 * 3e-3)
+    assert row["kernel_times"] == "a roofline of 10 TFLOP/s and 1000 GB/s"
+    assert printed.err == ""
+
+
+def test_plan_within_finds_the_least_capacity(
+    step: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *step, "--within", "5%", "--planner", "g10", "--json"]) == Exit.OK
+    document = json.loads(capsys.readouterr().out)
+    found = document["within"]
+    assert found["tier"] == "gpu"
+    assert 8 * MIB < found["bound_bytes"] <= found["capacity_bytes"] <= 32 * MIB
+    loss = {row["tiers"]["gpu"]: row["seconds"] / row["ideal_seconds"] for row in document["rows"]}
+    assert loss[found["capacity_bytes"]] <= 1.05
+    assert all(share > 1.05 for size, share in loss.items() if size < found["capacity_bytes"])
+    assert main(["plan", *step, "--within", "5%", "--planner", "g10"]) == Exit.OK
+    assert "of gpu suffice for 5.0 %" in capsys.readouterr().out
+
+
+def test_plan_moves_name_tensors(step: list[str], tmp_path: Path) -> None:
+    write_trace(recorded_on("cuda:0"), Path(step[0]))
+    plan = str(tmp_path / "plan.json")
+    assert main(["plan", *step, "--moves", plan]) == Exit.OK
+    document = json.loads(Path(plan).read_text())
+    assert document["tensors"]["0"] == "layers.0"
+    assert {str(move[1]) for move in document["moves"]} == set(document["tensors"])
+    assert main(["plan", *step, "--plan", plan]) == Exit.OK
+
+
+def test_plan_picture_has_names_links_rates_and_the_time_in_its_unit(
+    step: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    drawn: list[Any] = []
+    import matplotlib.pyplot
+
+    monkeypatch.setattr(matplotlib.pyplot, "close", drawn.append)
+    write_trace(recorded_on("cuda:0"), Path(step[0]))
+    assert main(["plan", *step, "--picture", str(tmp_path / "plan.png")]) == Exit.OK
+    (figure,) = drawn
+    _, links, stalls, moved = figure.axes
+    # The link carries 8 GB/s each way.
+    assert max(line.get_ydata().max() for line in links.lines) <= 8.001
+    assert max(line.get_ydata().max() for line in links.lines) > 1
+    (filled,) = stalls.collections
+    assert filled.get_paths()[0].vertices[:, 1].max() <= 100.001
+    assert "ms" in figure.get_suptitle()
+    assert {each.get_text() for each in moved.get_yticklabels()} & {"layers.0", "layers.1"}
+
+
+def test_sweep_picture_keeps_its_curves_inside_and_has_small_units(
+    step: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    drawn: list[Any] = []
+    import matplotlib.pyplot
+
+    monkeypatch.setattr(matplotlib.pyplot, "close", drawn.append)
+    options = ["--sweep", "gpu", "--steps", "2", "--planner", "lru-free"]
+    assert main(["plan", *step, *options, "--picture", str(tmp_path / "sweep.png")]) == Exit.OK
+    ((axis,),) = (figure.axes for figure in drawn)
+    assert axis.get_xlabel() == "capacity of gpu (MiB)"
+    assert axis.get_ylabel() == "time of the step (ms)"
+    highest = max(line.get_ydata().max() for line in axis.lines)
+    assert highest < axis.get_ylim()[1]
+    assert axis.get_xlim()[1] > max(line.get_xdata().max() for line in axis.lines)
+
+
+def test_tensors_info_names_the_largest_tensors(
+    step: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_trace(recorded_on("cpu"), Path(step[0]))
+    assert main(["tensors", "info", step[0], "--json"]) == Exit.OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["largest"][0] == {
+        "tensor": 0, "name": "layers.0", "kind": "activation", "bytes": 8 * MIB,
+    }  # fmt: skip
+    assert found["kernel_times"] == "cpu"
+
+
+def test_median_reuse_distance_is_of_bytes_not_of_uses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counters = [(1.0, [(0, RW)])] * 9
+    trace = make_trace([1, 64, 8], [(1.0, [(1, W)]), *counters, (1.0, [(2, W)]), (1.0, [(1, R)])])
+    write_trace(trace, tmp_path / "step.npz")
+    assert main(["tensors", "info", str(tmp_path / "step.npz"), "--json"]) == Exit.OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["median_reuse_distance_bytes"] == 9 * MIB

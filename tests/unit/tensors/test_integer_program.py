@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
-from hmd.tensors.lower_bound import IntegerProgram
+from hmd.tensors.integer_program import IntegerProgram
 
 
 def market_split(columns: int, rows: int) -> IntegerProgram:
@@ -40,3 +44,10 @@ def test_small_program_is_solved_to_its_optimum() -> None:
     assert found.values.tolist() == pytest.approx([0, 1, 1])
     assert found.objective == pytest.approx(-7)
     assert found.gap == pytest.approx(0, abs=1e-6)
+
+
+def test_solver_that_prints_a_banner_is_not_admitted() -> None:
+    extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (solver,) = (Requirement(each) for each in extras["ilp"])
+    assert solver.specifier.contains("1.15.1")
+    assert not solver.specifier.contains("1.16.0")

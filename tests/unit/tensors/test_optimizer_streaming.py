@@ -7,7 +7,7 @@ import pytest
 from bench.tensors.training_steps.mixed_precision import MixedPrecisionStep
 from hmd.tensors.memory_system import RULES, STRICT, MemorySystem, load_system
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.planners import planner_named
+from hmd.tensors.planners import planner_named, portfolio
 from hmd.tensors.planners.myelin import optimizer_buckets
 from hmd.tensors.trace import TensorKind
 
@@ -63,3 +63,14 @@ def test_optimizer_buckets_hold_all_state_once_within_their_size() -> None:
     state = np.flatnonzero(problem.trace.tensor_kind == TensorKind.OPTIMIZER)
     assert sorted(np.concatenate(buckets).tolist()) == state.tolist()
     assert max(int(problem.trace.tensor_bytes[each].sum()) for each in buckets) <= size
+
+
+def test_portfolio_streams_optimizer_state_as_fast_as_myelin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As if it were a step of thousands of kernels: no program is solved.
+    monkeypatch.setattr(portfolio, "_PROGRAM_ROWS", 0)
+    monkeypatch.setattr(portfolio, "_SHORT_KERNELS", 0)
+    problem = StepProblem(STEP.trace(), quartered(15.754), STRICT)
+    found = problem.price(planner_named("portfolio").plan(problem)).seconds
+    assert found <= problem.price(planner_named("myelin").plan(problem)).seconds * 1.001

@@ -6,8 +6,8 @@ import pytest
 
 from hmd.base.units import MIB
 from hmd.tensors.eviction import ResidencyOptions
+from hmd.tensors.integer_program import IntegerProgram
 from hmd.tensors.lifetimes import tensor_spans, vitality
-from hmd.tensors.lower_bound import IntegerProgram
 from hmd.tensors.memory_system import G10, RULES, STRICT
 from hmd.tensors.move_plan import plan_of
 from hmd.tensors.planner import StepProblem

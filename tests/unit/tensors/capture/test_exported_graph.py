@@ -120,3 +120,28 @@ def test_graph_without_trained_weights_refused(
     file = exported(tmp_path, torch.nn.Sequential(torch.nn.ReLU()), torch.ones(4))
     assert record(file) == Exit.FAILURE
     assert "no parameter that is trained" in capsys.readouterr().err
+
+
+def test_graph_of_meta_weights_equals_that_of_real_ones(tmp_path: Path) -> None:
+    found = []
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            model, rows = network(48), torch.ones(32, 16)
+        file = exported(tmp_path, model, rows)
+        assert record(file) == Exit.OK
+        found.append(read_trace(file.with_suffix(".npz")))
+    real, meta = found
+    assert meta.tensor_bytes.tolist() == real.tensor_bytes.tolist()
+    assert meta.kernel_ticks.tolist() == real.kernel_ticks.tolist()
+    assert meta.tensor_names == real.tensor_names
+
+
+def test_graph_with_tied_weights_has_one_state_for_them(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(100, 16), torch.nn.Linear(16, 100, bias=False))
+    model[1].weight = model[0].weight
+    file = exported(tmp_path, model, torch.zeros(4, dtype=torch.long))
+    assert record(file) == Exit.OK
+    trace = read_trace(file.with_suffix(".npz"))
+    large = trace.tensor_bytes == 100 * 16 * 4
+    assert (large & (trace.tensor_kind == TensorKind.WEIGHT)).sum() == 1
+    assert (large & (trace.tensor_kind == TensorKind.OPTIMIZER)).sum() == 2
