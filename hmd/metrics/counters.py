@@ -107,12 +107,16 @@ class RowSums:
         self, row: npt.NDArray[np.integer], real: TickSavings, dry: TickSavings
     ) -> None:
         """Count savings of a tick's processes, each in its ``row``, of moves and of dry runs."""
-        np.add.at(self.saved_s, row, real.realised_saved_s)
-        np.add.at(self.lost_s, row, real.realised_lost_s)
-        np.add.at(self.dry_saved_s, row, dry.realised_saved_s)
-        np.add.at(self.dry_lost_s, row, dry.realised_lost_s)
-        np.add.at(self.dry_promoted_pages, row, dry.new_up_pages)
-        np.add.at(self.dry_demoted_pages, row, dry.new_down_pages)
+        for sums, added in (
+            (self.saved_s, real.realised_saved_s),
+            (self.lost_s, real.realised_lost_s),
+            (self.dry_saved_s, dry.realised_saved_s),
+            (self.dry_lost_s, dry.realised_lost_s),
+            (self.dry_promoted_pages, dry.new_up_pages),
+            (self.dry_demoted_pages, dry.new_down_pages),
+        ):
+            if added.any():
+                np.add.at(sums, row, added)
 
     def add_moves(
         self,

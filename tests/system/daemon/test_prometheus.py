@@ -107,6 +107,7 @@ def test_promtool_check_metrics_reports_nothing(daemon: Daemon) -> None:
         ("check", "config", "prometheus.yml"),
         ("check", "rules", "--lint-fatal", "hmd-alerts.yml"),
         ("test", "rules", "hmd-alerts-test.yml"),
+        ("test", "rules", "hmd-alerts-days-test.yml"),
     ],
     ids="-".join,
 )
@@ -116,7 +117,7 @@ def test_promtool_accepts_configuration_and_rules(arguments: tuple[str, ...]) ->
 
 
 def test_alerts_all_have_a_unit_test() -> None:
-    tests = (CONFIG / "hmd-alerts-test.yml").read_text()
+    tests = "".join(path.read_text() for path in CONFIG.glob("hmd-alerts-*test.yml"))
     untested = [name for name in ALERTS if f'alertname="{name}", alertstate="firing"' not in tests]
     assert not untested
 
