@@ -70,11 +70,18 @@ class Plan:
         some = [plan for plan in plans if len(plan)]
         if len(some) < 2:
             return some[0] if some else plans[0]
-        names = ("process", "address", "pages", "from_node", "to_node", "heat")
-        columns = {name: np.concatenate([getattr(p, name) for p in some]) for name in names}
         first = np.cumsum([0, *(p.phase[-1] + 1 for p in some[:-1])])
         phase = [p.phase + start for p, start in zip(some, first.tolist(), strict=True)]
-        return cls(some[0].processes, **columns, phase=np.concatenate(phase).astype(np.int32))
+        return cls(
+            some[0].processes,
+            np.concatenate([p.process for p in some]),
+            np.concatenate([p.address for p in some]),
+            np.concatenate([p.pages for p in some]),
+            np.concatenate([p.from_node for p in some]),
+            np.concatenate([p.to_node for p in some]),
+            np.concatenate([p.heat for p in some]),
+            np.concatenate(phase).astype(np.int32),
+        )
 
     @classmethod
     def empty(cls, processes: Sequence[ProcessId] = ()) -> Plan:

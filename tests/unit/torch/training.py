@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import hmd.torch
-from hmd.tensors.capture.recorder import Roofline
+from hmd.tensors.memory_system import Roofline
 from hmd.torch.device import CountedDevice, HostPool, Link
 from hmd.torch.saved_tensors import SavedTensors
 from hmd.torch.schedule import StepSchedule
