@@ -236,6 +236,19 @@ def steps(results: Results) -> str:
     return table(["trace", "rules", *names], rows, text=2)
 
 
+def shuffles(results: Results) -> str:
+    """Return accuracies of global, partial and local shuffling, a row per data set and workers."""
+    found = results["shuffle"]
+    rows: dict[str, list[str]] = {}
+    for row in found["global_and_local"] + found["sweep"]:
+        name = f"{row['data']}, {row['workers']} {row['kind']}, {row['seeds']}"
+        cells = rows.setdefault(name, [])
+        cells.append(f"{row['accuracy']:.1f} ± {row['accuracy_std']:.1f}")
+    fractions = sorted({row["fraction"] for row in found["sweep"]})
+    head = ["data set, workers, seeds", "global", "local", *(f"{each:g}" for each in fractions)]
+    return table(head, [[name, *cells] for name, cells in rows.items()], text=1)
+
+
 TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
     each.__name__: each
     for each in (
@@ -269,6 +282,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         made_steps,
         noise,
         training_memory,
+        shuffles,
     )
 }
 """Tables by the name that documents use."""
