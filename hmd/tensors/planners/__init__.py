@@ -27,7 +27,10 @@ PlanStep = Callable[..., "MovePlan"]
 
 @dataclass(frozen=True, slots=True)
 class PlannerEntry:
-    """A planner by name; ``plan_step`` is ``MODULE:FUNCTION`` here, imported when it plans."""
+    """A planner by name; ``plan_step`` is ``MODULE:FUNCTION``, imported when it plans.
+
+    A module without a package is one of this package.
+    """
 
     name: str
     plan_step: str
@@ -46,7 +49,8 @@ class PlannerEntry:
         """Return this planner's plan, made once; UsageError where it does not suit the system."""
         if not self.suits(problem.system):
             raise UsageError(f"planner {self.name} does not plan for {problem.system.name}")
-        plan_step: PlanStep = resolve_name(f"{__name__}.{self.plan_step}")
+        inside = "" if "." in self.plan_step else f"{__name__}."
+        plan_step: PlanStep = resolve_name(inside + self.plan_step)
         options = {} if self.factor is None else {"factor": self.factor}
         return problem.made.plan(self.name, lambda: plan_step(problem, **options))
 
