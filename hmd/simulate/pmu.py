@@ -150,11 +150,11 @@ class _Counter:
         self, rows: npt.NDArray[np.int64], scale: int, rng: np.random.Generator, period: int
     ) -> None:
         self.scale = scale
-        self._rows, self._next = rows, int(rng.integers(0, scale * period))
+        self.rows, self._next = rows, int(rng.integers(0, scale * period))
 
     def until(self, row: int, period: int) -> npt.NDArray[np.int64]:
         """Return the sampled rows before ``row`` that no call has returned."""
-        end, step = int(np.searchsorted(self._rows, row)), scaled_period(period, self.scale)
-        taken = self._rows[self._next : end : step]
+        end, step = int(np.searchsorted(self.rows, row)), scaled_period(period, self.scale)
+        taken = self.rows[self._next : end : step]
         self._next += len(taken) * step
         return taken
