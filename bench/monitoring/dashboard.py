@@ -22,9 +22,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.monitoring.prometheus import DashboardPanel, Prometheus, Series, panels
 from hmd.emulate.preset import load
 from hmd.emulate.recordings.misses import MissStream
+from hmd.metrics.demand import measure_demand
 from hmd.metrics.exporter import MetricsServer
 from hmd.metrics.observer import (
     ObservedConfig,
@@ -59,6 +62,7 @@ _SHORT = 5
 
 ADDRESS = "127.0.0.1:9744"
 TICK_S = 1.0
+DEMAND_TICKS = 10
 FAST_SHARE = 0.25
 RATE_INTERVAL = "8s"
 
@@ -274,6 +278,12 @@ class ObservedSimulation:
     def tick(self) -> None:
         """Run the program for a tick, then the daemon's stages."""
         timer, tick = self.daemon.timer, self.daemon.tick()
+        heat, topology = self.daemon.state.heat, self.machine.topology
+        if self.observer.latest.ticks % DEMAND_TICKS == 0:
+            shares = {each.name: each.fast_share for each in self.observer.latest.targets}
+            self.observer.set_demand(
+                measure_demand(heat, topology, tick.targets, np.ones(len(tick.targets)), shares)
+            )
         timer.run(Stage.OBSERVE, lambda: self.observer.observe(tick, self._places()), None)
         self.observer.record_observe_time(
             timer.seconds[Stage.OBSERVE], Stage.OBSERVE in timer.failed

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.synthetic.synthetic_run import SyntheticRun, Tier, hot_blocks
+from hmd.metrics.demand import measure_demand
 from hmd.metrics.observer import (
     ObservedConfig,
     Observer,
@@ -46,5 +47,7 @@ class ObservedRun(SyntheticRun):
         assert self.record is not None
         resident = resident_pages(self.heat, self.topology)
         heat = heat_pages(self.heat, self.topology)
+        demand = measure_demand(self.heat, self.topology, [self.name], np.ones(1), {})
+        self.observer.set_demand(demand)
         self.observer.observe(self.record, ResidencyCounts(resident, heat, self.heat.stats))
         return self.observer.latest

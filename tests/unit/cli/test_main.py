@@ -226,7 +226,9 @@ def test_main_characters_without_encoding_are_escaped(
     words: list[str | bytes], encoding: str, escaped: str, tmp_path: Path
 ) -> None:
     for name in (b"\xff.yaml", "\u00b5.yaml".encode()):
-        (tmp_path / os.fsdecode(name)).write_text("observe: {socket: /tmp/\u00b5}\n")
+        (tmp_path / os.fsdecode(name)).write_text(
+                "targets: [{name: all, user: root}]\nobserve: {socket: /tmp/\u00b5}\n"
+            )
     done = hmd(
         *words,  # type: ignore[arg-type]
         cwd=tmp_path,
