@@ -30,12 +30,12 @@ import psutil
 
 from bench.documents.markdown import commit, host
 from hmd.base.errors import HmdError
+from hmd.base.units import MIB
 from hmd.control.client import ask
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMMAND: Final = "python -m bench.stages.first_hour --before TREE --publish"
 QUOTAS: Final = ("1%", "2%", None)
-MIB: Final = 1 << 20
 PATIENCE_S: Final = 400.0
 ALLOCATE = """\
 import mmap, sys, time

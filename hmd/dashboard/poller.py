@@ -336,6 +336,8 @@ class Poller:
                 "quiet_s": self._quiet_s(),
                 "page_bytes": PAGE_BYTES,
                 "status": status and status_document(status, exclude=_NOT_SHOWN),
+                "restored": status.control.restored if status else "",
+                "not_restored": status.control.not_restored if status else "",
                 "series": self._history.series(),
                 "rounds": self._history.rounds(),
                 "maps": self._maps(),

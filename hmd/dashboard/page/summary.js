@@ -30,8 +30,8 @@ export function showNotices(state) {
     for (const { name, dry_run, would } of status.targets)
       if (dry_run && would.seconds)
         notices.push(`Dry run of ${name} for ${age(would.seconds)}: would have moved ${bytes(would.promoted_bytes)} up and ${bytes(would.demoted_bytes)} down, and saved ${seconds(would.saved_s - would.lost_s)} of waiting for memory.`);
-    if (status.control.restored) notices.push(`Restored at the start: ${status.control.restored}.`);
-    if (status.control.not_restored) notices.push(`Not restored at the start: ${status.control.not_restored}`);
+    if (state.restored) notices.push(`Restored at the start: ${state.restored}.`);
+    if (state.not_restored) notices.push(`Not restored at the start: ${state.not_restored}`);
     if (status.tiers.length < 2) notices.push("Only one memory tier: pages cannot be moved (hmd topology).");
     if (status.sampler.name === "faults") notices.push("No PMU: page faults replace access samples, which is less precise (hmd doctor).");
     if (!status.reload.successful) notices.push(`The last reload failed, the previous settings are in force: ${status.reload.error}`);

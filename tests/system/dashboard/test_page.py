@@ -124,7 +124,7 @@ def test_page_lists_moves_and_failures_with_reasons(
     busy = machine.observer.latest.moves.pages_by_status["busy"]
     assert busy > 0
     assert texts(browser, "#failures tbody tr") == [
-        f"busy{format_count(busy)}pinned or isolated (EBUSY); they wait for another try"
+        f"busy{format_count(busy)}pinned or isolated (EBUSY), or the kernel gave up after retries"
     ]
 
 

@@ -158,7 +158,7 @@ def test_installed_command_prints_help_version_and_data(prefix: Path) -> None:
     assert '"tier"' in installed(prefix, "topology", "--json")
     assert "histogram" in installed(prefix, "policy", "list")
     example = prefix / "share/hmd/config/hmd.yaml"
-    assert installed(prefix, "config", "check", str(example)) == f"{example}: ok\n"
+    assert installed(prefix, "config", "check", str(example)) == f"{example}: ok, 1 warning\n"
     assert "dram-pm" in installed(prefix, "emulate", "--list")
 
 

@@ -227,8 +227,8 @@ def test_main_characters_without_encoding_are_escaped(
 ) -> None:
     for name in (b"\xff.yaml", "\u00b5.yaml".encode()):
         (tmp_path / os.fsdecode(name)).write_text(
-                "targets: [{name: all, user: root}]\nobserve: {socket: /tmp/\u00b5}\n"
-            )
+            "targets: [{name: all, user: root}]\nobserve: {socket: /tmp/\u00b5}\n"
+        )
     done = hmd(
         *words,  # type: ignore[arg-type]
         cwd=tmp_path,

@@ -126,7 +126,9 @@ def test_plan_joined_phases_stay_separate() -> None:
         empty = Plan.empty()
         rows = np.zeros(len(phase), np.intp)
         zeros: dict[str, Any] = {
-            f.name: np.zeros(1, getattr(empty, f.name).dtype) for f in fields(Plan)[1:]
+            f.name: np.zeros(1, column.dtype)
+            for f in fields(Plan)
+            if isinstance(column := getattr(empty, f.name), np.ndarray)
         }
         one = replace(empty, **zeros)
         return replace(one.take(rows), phase=np.array(phase, np.int32))
