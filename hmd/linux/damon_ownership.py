@@ -95,8 +95,9 @@ def _lock(note: Path, proc: Path) -> int:
         fd = os.open(note, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         if os.geteuid() == 0:
             # A command of root must not leave the service a file that it cannot write.
-            owner = note.parent.stat()
-            os.fchown(fd, owner.st_uid, owner.st_gid)
+            owner, own = note.parent.stat(), os.fstat(fd)
+            if (own.st_uid, own.st_gid) != (owner.st_uid, owner.st_gid):
+                os.fchown(fd, owner.st_uid, owner.st_gid)
     except OSError as error:
         remedy = f"remove {note}" if note.exists() else "run hmd as root"
         raise os_error(
