@@ -17,9 +17,12 @@ import mmap
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from hmd.base.errors import Diagnostic, Severity
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES, PAGE_SIZE_VARIABLE, PAGE_SIZES
@@ -38,6 +41,7 @@ _OPEN_FILES = re.compile(r"^Max open files\s+(\d+|unlimited)", re.MULTILINE)
 _GRANT = "AmbientCapabilities={0} in the unit, or run as root"
 
 # Processes that a line names.
+_MAX_DESCRIPTORS: Final = 256
 _LISTED = 4
 
 # A ring per CPU and event and a pidfd per process must fit, in addition to ordinary files.
@@ -320,7 +324,7 @@ def _memory_policies(proc: Path) -> Diagnostic | None:
 def _virtual_machines(proc: Path) -> Diagnostic | None:
     """Look for processes that run virtual machines of KVM."""
     pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
-    found = [pid for pid in pids if _runs_guests(pid, proc)]
+    found = [pid for pid in pids if runs_guests(_open_files(proc / f"{pid}/fd"))]
     if not found:
         return None
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
@@ -334,9 +338,11 @@ def _virtual_machines(proc: Path) -> Diagnostic | None:
     )
 
 
-def _runs_guests(pid: int, proc: Path) -> bool:
-    mappings = read_mappings(pid, proc)
-    return mappings is not None and runs_guests(mappings.path)
+def _open_files(folder: Path) -> Iterator[str]:
+    """Yield what the first descriptors of a process are: maps may take a second to read."""
+    with suppress(OSError):
+        for descriptor in islice(folder.iterdir(), _MAX_DESCRIPTORS):
+            yield str(descriptor.readlink())
 
 
 def _ksm(sysfs: Path) -> Diagnostic | None:

@@ -107,7 +107,7 @@ _GUEST_CPU: Final = "anon_inode:kvm-vcpu"
 
 
 def runs_guests(paths: Iterable[str]) -> bool:
-    """Return whether mappings with these paths are those of a virtual machine of KVM.
+    """Return whether these mappings or descriptors are those of a virtual machine of KVM.
 
     It has to map each of its CPUs to run them (KVM_RUN, Documentation/virt/kvm/api.rst).
     """

@@ -38,12 +38,12 @@ def test_mapped_cpu_of_kvm_shows_virtual_machine(maps: str, runs: bool) -> None:
 
 
 def test_doctor_names_processes_of_virtual_machines(tmp_path: Path) -> None:
-    for pid, maps in ((7, OPENS_KVM_ALONE), (9, QEMU)):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "maps").write_text(maps)
+    for pid, opened in ((7, "/dev/kvm"), (9, "anon_inode:kvm-vcpu:0")):
+        (tmp_path / f"{pid}/fd").mkdir(parents=True)
+        (tmp_path / f"{pid}/fd/3").symlink_to(opened)
     found = {one.name: one for one in competing_findings(tmp_path, tmp_path / "sys")}
     assert found["virtual machines"].state == "1 of KVM (pid 9)"
-    (tmp_path / "9/maps").write_text(OPENS_KVM_ALONE)
+    (tmp_path / "9/fd/3").unlink()
     names = {one.name for one in competing_findings(tmp_path, tmp_path / "sys")}
     assert "virtual machines" not in names
 
