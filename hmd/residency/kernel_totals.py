@@ -30,7 +30,9 @@ from hmd.linux.procfs import PROC, SYSFS, ProcessId
 from hmd.linux.topology import Topology, read_node_use
 
 REFRESH_S: Final = 10.0
-"""Time between two readings; other processes are read at once."""
+"""Time between two readings, at least; other processes are read at once."""
+REFRESH_SHARE: Final = 0.001
+"""Share of a CPU that readings of the same processes may take."""
 READING_S: Final = 0.1
 """CPU time after which a reading takes shares of groups instead of numa_maps."""
 
@@ -88,8 +90,10 @@ class KernelTotals:
         if not unswept:
             return ResidentTotals(swept, known)
         if processes is not self._processes or now_s >= self._due_s:
-            self._processes, self._due_s = processes, now_s + REFRESH_S
+            begun_s, self._processes = self._clock(), processes
             self._read(swept.shape, unswept, resident_bytes, topology)
+            spent_s = self._clock() - begun_s
+            self._due_s = now_s + max(REFRESH_S, spent_s / REFRESH_SHARE)
         elif len(unswept) != self._unswept:
             self._expected[[slot for slot, p in enumerate(processes) if p not in unswept]] = 0.0
         self._unswept = len(unswept)
