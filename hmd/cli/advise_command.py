@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     known = [target for target in status["targets"] if target.get("demand")]
     if not known:
         out.print(
-            "nothing to advise yet: the daemon counts the pages of targets once a minute, and "
+            "nothing to advise yet: the daemon counts the pages of targets every ten seconds, and "
             "follows none so far (hmd status)"
         )
         return Exit.OK

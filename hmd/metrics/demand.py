@@ -24,7 +24,8 @@ from hmd.base.units import PAGE_BYTES
 from hmd.heat.chunks import DEMAND_BINS, DemandCounts, count_demand
 from hmd.heat.table import HeatTable
 from hmd.linux.topology import Topology
-from hmd.metrics.status import FAST_STEPS, NEEDED_SHARES, Demand
+from hmd.metrics.counters import OTHER
+from hmd.metrics.status import FAST_STEPS, MAX_TARGETS, NEEDED_SHARES, Demand
 from hmd.policy.latency import MAX_PARALLELISM
 
 _MIN_RUNTIME: Final = 0.05
@@ -57,10 +58,13 @@ def measure_demand(
     shares of targets' recent samples that the fastest tier served. Pages were moved there since
     they looked hot, some by chance: by their heat the tier would serve more than it does.
     """
-    names = list(dict.fromkeys(targets))
-    if not names or not heat.chunks.used:
+    rows: dict[str, int] = {}
+    for name in targets:
+        rows.setdefault(name if name in rows or len(rows) < MAX_TARGETS else OTHER, len(rows))
+    if not rows or not heat.chunks.used:
         return TargetDemands()
-    group = np.array([names.index(name) for name in targets], np.int32)
+    names = list(rows)
+    group = np.array([rows[name if name in rows else OTHER] for name in targets], np.int32)
     counts = DemandCounts._make(
         np.zeros((len(names), columns), dtype)
         for columns, dtype in (

@@ -8,8 +8,9 @@ from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES, HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Node, Topology
+from hmd.metrics.counters import OTHER
 from hmd.metrics.demand import measure_demand
-from hmd.metrics.status import FAST_STEPS, NEEDED_SHARES
+from hmd.metrics.status import FAST_STEPS, MAX_TARGETS, NEEDED_SHARES
 from hmd.sample.access_batch import AccessBatch
 
 TOPOLOGY = Topology(
@@ -93,6 +94,14 @@ def test_runtime_fast_tier_serves_less_than_heat_says_gains_lie_in_slow_memory()
     assert known.runtime[-1] == pytest.approx(1 - 0.7 * RATE * 200e-9, rel=0.02)
     assert known.runtime[0] < by_heat.runtime[0]
     assert known.needed_bytes == by_heat.needed_bytes
+
+
+def test_demand_of_many_targets_bounded() -> None:
+    heat = table(2, 4, slots=MAX_TARGETS + 3)
+    names = [f"t{number}" for number in range(MAX_TARGETS + 3)]
+    found = measure_demand(heat, TOPOLOGY, names, np.ones(len(names)), {}).by_target
+    assert set(found) == {*names[:MAX_TARGETS], OTHER}
+    assert found[OTHER].needed_bytes[0] > 2 * found["t0"].needed_bytes[0]
 
 
 def test_demand_of_nothing_empty() -> None:
