@@ -26,11 +26,12 @@ import numpy.typing as npt
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
 from hmd.linux.cgroups import CGROUPS, group_of, memory_by_node
 from hmd.linux.memory_policy import MemoryBindings
+from hmd.linux.process_table import ProcessTable, carry_over
 from hmd.linux.procfs import PROC, SYSFS, ProcessId
 from hmd.linux.topology import Topology, read_node_use
 
 REFRESH_S: Final = 10.0
-"""Time between two readings, at least; other processes are read at once."""
+"""Time between two readings, at least; new processes are read at once."""
 REFRESH_SHARE: Final = 0.001
 """Share of a CPU that readings of the same processes may take."""
 READING_S: Final = 0.1
@@ -69,7 +70,7 @@ class KernelTotals:
     ) -> None:
         self._bindings, self._proc, self._sysfs = bindings, proc, sysfs
         self._cgroups, self._clock = cgroups, clock
-        self._processes: tuple[ProcessId, ...] = ()
+        self._table = ProcessTable()
         self._expected, self._room = np.zeros((0, 0)), np.zeros(0)
         self._due_s, self._unswept = float("-inf"), 0
 
@@ -89,12 +90,17 @@ class KernelTotals:
         known = np.ones(len(processes))
         if not unswept:
             return ResidentTotals(swept, known)
-        if processes is not self._processes or now_s >= self._due_s:
-            begun_s, self._processes = self._clock(), processes
-            self._read(swept.shape, unswept, resident_bytes, topology)
+        former = self._table.replace(processes)
+        if now_s >= self._due_s or swept.shape[1:] != self._expected.shape[1:]:
+            begun_s, self._expected = self._clock(), np.zeros(swept.shape)
+            self._read(unswept, resident_bytes, topology)
             spent_s = self._clock() - begun_s
             self._due_s = now_s + max(REFRESH_S, spent_s / REFRESH_SHARE)
-        elif len(unswept) != self._unswept:
+        elif former is not None:
+            self._expected = carry_over(self._expected, former)
+            known_before = {p for p, slot in zip(processes, former, strict=True) if slot >= 0}
+            self._read([p for p in unswept if p not in known_before], resident_bytes, topology)
+        if len(unswept) != self._unswept:
             self._expected[[slot for slot, p in enumerate(processes) if p not in unswept]] = 0.0
         self._unswept = len(unswept)
         sums = swept.sum(axis=1)
@@ -111,28 +117,30 @@ class KernelTotals:
 
     def _read(
         self,
-        shape: tuple[int, ...],
-        unswept: Collection[ProcessId],
+        unread: Collection[ProcessId],
         resident_bytes: Callable[[ProcessId], int],
         topology: Topology,
     ) -> None:
-        """Read how many pages of each unswept process are expected on each node."""
+        """Read how many pages of some processes are expected on each node."""
+        nodes = self._expected.shape[1]
         uses = {node.id: read_node_use(node.id, self._sysfs) for node in topology.nodes}
         used = ((n, u.program_bytes + u.hugetlb_pages * HUGE_PAGE_BYTES) for n, u in uses.items())
-        self._room, self._expected = _by_node(used, shape[1]) / PAGE_BYTES, np.zeros(shape)
+        self._room = _by_node(used, nodes) / PAGE_BYTES
         groups: dict[str, npt.NDArray[np.float64]] = {}
         end_s = self._clock() + READING_S
-        sizes = [resident_bytes(p) if p in unswept else 0 for p in self._processes]
-        for slot in np.argsort(sizes)[::-1][: np.count_nonzero(sizes)].tolist():
-            process, pages = self._processes[slot], sizes[slot] / PAGE_BYTES
+        sizes = sorted(((resident_bytes(p), p) for p in unread), reverse=True)
+        for size, process in sizes:
+            if not size:
+                break
+            slot, pages = self._table.slot_of(process), size / PAGE_BYTES
             if self._clock() < end_s or self._bindings.is_known(process):
-                split = _by_node(self._bindings.of(process).node_pages, shape[1])
+                split = _by_node(self._bindings.of(process).node_pages, nodes)
                 if split.any():
                     self._expected[slot] = split * max(pages / split.sum(), 1.0)
                     continue
             group = group_of(process.pid, self._proc)
             if group not in groups:
-                groups[group] = _by_node(memory_by_node(group, self._cgroups), shape[1])
+                groups[group] = _by_node(memory_by_node(group, self._cgroups), nodes)
             split = groups[group] if groups[group].any() else self._room
             self._expected[slot] = split * (pages / max(split.sum(), 1.0))
 

@@ -89,6 +89,24 @@ def test_process_that_was_swept_meanwhile_has_what_the_sweep_found(tree: Path) -
     assert (after.known[0], after.pages[0].tolist()) == (1.0, [9, 0])
 
 
+def test_new_process_is_read_at_once_and_others_are_not_again(tree: Path) -> None:
+    program(tree, 100, "10000000 default anon=102400 N0=25600 N1=76800 kernelpagesize_kB=4\n")
+    kernel = KernelTotals(MemoryBindings(tree / "proc"), tree / "proc", tree / "sys")
+    topology, other = read_topology(tree / "sys"), ProcessId(11, 1)
+    read: list[ProcessId] = []
+
+    def size(process: ProcessId) -> int:
+        read.append(process)
+        return 400 * MIB
+
+    kernel.complete(NOTHING, (PROCESS,), {PROCESS}, size, topology, 0.0)
+    both = np.zeros((2, 2), np.int64)
+    found = kernel.complete(both, (other, PROCESS), {PROCESS, other}, size, topology, 1.0)
+    assert read == [PROCESS, other]
+    assert (found.pages[1] * PAGE_BYTES // MIB).tolist() == [100, 300]
+    assert found.pages[0].sum() * PAGE_BYTES == pytest.approx(400 * MIB, rel=0.01)
+
+
 def test_large_process_lies_as_its_cgroup_does(tree: Path) -> None:
     program(tree, 2 * MAX_TABLE_BYTES >> 10, "10000000 default\n", "/db.service")
     group = tree / "cgroup/db.service"
