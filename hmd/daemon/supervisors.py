@@ -24,7 +24,7 @@ from hmd.linux.clock import CpuWatch
 from hmd.linux.damon_ownership import NOTE
 from hmd.linux.mappings import Mappings
 from hmd.linux.procfs import ProcessId
-from hmd.linux.targets import explain_empty
+from hmd.linux.targets import TargetSpec, explain_empty
 from hmd.linux.topology import Topology, read_node_use
 from hmd.metrics.status import DrainStatus
 from hmd.migrate.cache_demotion import CacheDemotion, CacheSettings
@@ -50,6 +50,8 @@ MAX_REASON: Final = 1000
 """Characters of an explanation."""
 MAX_EXPLAINED: Final = 8
 """Targets without processes that are explained: each takes a read of all processes."""
+EXPLAIN_SHARE: Final = 0.01
+"""Share of a CPU that explanations may take."""
 EXPLAIN_S: Final = 600.0
 LOG_AGAIN_S: Final = 3600.0
 """Time between two explanations, and between two lines of the log on a target."""
@@ -157,31 +159,37 @@ class KernelLoader:
 
 
 class EmptyTargets:
-    """Says why targets have no processes: in the log once an hour, and in the status."""
+    """Says why targets have no processes: in the log once an hour, and in the status.
+
+    One target at a time, and as rarely as ``EXPLAIN_SHARE`` asks: others' processes come and go,
+    and each explanation reads all of the machine.
+    """
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._logged_s: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
-        self._next_s = float("-inf")
+        self._waiting: list[TargetSpec] = []
+        self._next_s = self._rested_s = float("-inf")
 
     def explain(self, stages: Stages, now_s: float, *, changed: bool) -> Mapping[str, str]:
         """Return the reasons by name of target; ``changed``: other processes are tracked."""
         due, tracked = now_s >= self._next_s, stages.tracked
-        if not (changed or due):
-            return self._reasons
-        full = set(tracked.targets)
-        specs = [s for s in settings.target_specs(stages.config) if s.name not in full]
-        specs = specs[:MAX_EXPLAINED]
-        if due or {spec.name for spec in specs} != self._reasons.keys():
-            self._next_s, others = now_s + EXPLAIN_S, set(tracked.processes)
-            self._reasons = {
-                spec.name: explain_empty(spec, others, stages.proc)[:MAX_REASON] for spec in specs
-            }
-        for name, reason in self._reasons.items():
-            if reason and now_s - self._logged_s.get(name, float("-inf")) >= LOG_AGAIN_S:
-                self._logged_s[name] = now_s
-                self._log.warning("target %s: %s", name, reason)
+        if changed or due:
+            full, known = set(tracked.targets), self._reasons
+            empty = [s for s in settings.target_specs(stages.config) if s.name not in full]
+            del empty[MAX_EXPLAINED:]
+            self._reasons = {spec.name: known[spec.name] for spec in empty if spec.name in known}
+            self._waiting = [spec for spec in empty if due or spec.name not in known]
+            self._next_s = now_s + EXPLAIN_S if due else self._next_s
+        if self._waiting and now_s >= self._rested_s:
+            spec, begun_s = self._waiting.pop(0), time.thread_time()
+            reason = explain_empty(spec, set(tracked.processes), stages.proc)[:MAX_REASON]
+            self._reasons = {**self._reasons, spec.name: reason}
+            self._rested_s = now_s + (time.thread_time() - begun_s) / EXPLAIN_SHARE
+            if reason and now_s - self._logged_s.get(spec.name, float("-inf")) >= LOG_AGAIN_S:
+                self._logged_s[spec.name] = now_s
+                self._log.warning("target %s: %s", spec.name, reason)
         return self._reasons
 
 

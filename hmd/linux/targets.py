@@ -49,6 +49,9 @@ _ARGUMENT_BYTES: Final = 512
 """Start of the arguments that is searched for the name of a program."""
 _NEAREST: Final = 3
 """Names that are suggested where a selector matches nothing."""
+_MAX_NAMES, _MAX_NAME = 1000, 256
+"""Names that are compared for that, and their characters: users choose them, and comparing two
+takes time with their product."""
 
 
 class SafeRegex:
@@ -303,7 +306,7 @@ def explain_empty(spec: TargetSpec, others: Container[ProcessId] = (), proc: Pat
         for name in counts.keys() - missing:
             counts[name] += 1
         if missing:
-            names |= _names(folder, missing)
+            names |= _names(folder, missing) if len(names) < _MAX_NAMES else set()
         elif stat.process in others or selector.excludes(folder):
             taken += 1
         else:
@@ -347,6 +350,7 @@ def _names(folder: str, selectors: Container[str]) -> set[str]:
 def _nearest(spec: TargetSpec, selectors: Iterable[str], names: set[str]) -> str:
     """Return a remark with the names that are most like those of the selectors."""
     wanted = [str(value) for selector in selectors for value in _value(spec, selector)]
-    close = [name for value in wanted for name in get_close_matches(value, names, n=_NEAREST)]
+    short = [name for name in names if len(name) <= _MAX_NAME]
+    close = [name for value in wanted for name in get_close_matches(value, short, n=_NEAREST)]
     shown = (name if name.isprintable() else ascii(name) for name in dict.fromkeys(close))
     return f"; nearest: {', '.join(shown)}" if close else ""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import time
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 from hmd.config.load import loads
 from hmd.daemon.stages import Stages, build
+from hmd.daemon.supervisors import EmptyTargets
 from hmd.linux.procfs import ProcessId
 from hmd.metrics.status import Stage, Work
 from hmd.policy.admin import Pin
@@ -226,3 +228,17 @@ def test_calm_stages_look_at_samples_and_a_change_ends_the_wait_for_the_tick() -
     assert record.tick_s == 3.5
     assert len(record.batch) == 2000
     built.exits.close()
+
+
+def test_empty_targets_explained_one_by_one_and_as_rarely_as_their_cost_asks() -> None:
+    text = "targets: [{name: a, exe: no-a}, {name: b, exe: no-b}]\nsample: {sampler: faults}\n"
+    built = build(loads(text, "test"))
+    try:
+        empty = EmptyTargets(logging.getLogger("test"))
+        assert set(empty.explain(built, 0.0, changed=True)) == {"a"}
+        # Reading the processes of this host took CPU time: the other one waits for a hundredfold.
+        assert set(empty.explain(built, 0.0, changed=True)) == {"a"}
+        assert set(empty.explain(built, 500.0, changed=False)) == {"a", "b"}
+        assert "no-b" in empty.explain(built, 500.0, changed=True)["b"]
+    finally:
+        built.close()

@@ -11,7 +11,7 @@ import pytest
 from hmd.linux.cgroups import cgroup_mounts, cgroup_selector, in_cgroup, in_unit, parse_cgroup
 from hmd.linux.processes import ProcessWatcher
 from hmd.linux.procfs import ProcessId, read_live_stat, read_stat
-from hmd.linux.targets import TargetSpec, explain_empty
+from hmd.linux.targets import _MAX_NAMES, TargetSpec, explain_empty
 from tests.unit.linux.conftest import FakeProc
 
 RDB = "/usr/bin/redis-check-rdb"
@@ -143,3 +143,18 @@ def test_process_whose_first_thread_has_ended_is_selected_by_another(proc: FakeP
     found = ProcessWatcher([TargetSpec("t", exe="db")], proc.root).scan()["t"]
     assert found == (ProcessId(11, 100),)
     assert read_live_stat(10, proc.root) == read_stat(11, proc.root)
+
+
+def test_names_of_many_processes_compared_up_to_a_bound(proc: FakeProc) -> None:
+    proc.add(10, exe="/usr/bin/redis-servers")
+    for pid in range(11, 11 + _MAX_NAMES):
+        proc.add(pid, exe=f"/tmp/{pid}/{pid}")
+    proc.add(5000, exe="/usr/bin/redis-server2")
+    reason = why(proc, TargetSpec("t", exe="redis-server"))
+    assert "redis-servers" in reason
+    assert "redis-server2" not in reason
+
+
+def test_long_names_not_compared(proc: FakeProc) -> None:
+    proc.add(10, exe="/usr/bin/" + "redis-server" * 40)
+    assert "nearest" not in why(proc, TargetSpec("t", exe="redis-server" * 39))
