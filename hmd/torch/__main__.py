@@ -16,10 +16,23 @@ into so much device memory: the first two steps are run with all of them on the 
 is made and printed, and carried out from then on. Losses and gradients stay the same.
 """
 
+EXAMPLES = """\
+examples:
+  python -m hmd.torch --gpu 12GiB train.py --epochs 3       what waits lies in host memory
+  python -m hmd.torch --gpu 12GiB --flash /nvme train.py    and in files, where that ends
+
+Exit code 1 where memory does not suffice, 2 for wrong usage, 4 without PyTorch; else SCRIPT's.
+"""
+
 
 def main(words: list[str] | None = None) -> int:
     """Run the script; return the exit code."""
-    parser = argparse.ArgumentParser("python -m hmd.torch", description=DESCRIPTION)
+    parser = argparse.ArgumentParser(
+        "python -m hmd.torch",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--gpu", required=True, metavar="SIZE", help="device memory, as in 12GiB")
     parser.add_argument("--host", metavar="SIZE", help="host memory (default half of what is free)")
     parser.add_argument("--flash", type=Path, metavar="FOLDER", help="files for what has no room")
