@@ -4,9 +4,9 @@
     python -m bench.tensors.deep_learning [--publish]
 
 A transformer and a residual network in plain PyTorch, on a counted device
-(:mod:`hmd.torch.device`): CPU tensors, whose bytes are counted, with modelled times. Without a
-plan, with hmd's plan at parts of the memory, with every saved tensor on the host (the rule of
-``torch.autograd.graph.save_on_cpu``), and with activation checkpointing of each layer.
+(:mod:`bench.tensors.counted_device`): CPU tensors, whose bytes are counted, with modelled times.
+Without a plan, with hmd's plan at parts of the memory, with every saved tensor on the host (the
+rule of ``torch.autograd.graph.save_on_cpu``), and with activation checkpointing of each layer.
 ``fast_share`` is the device's memory over what the plain step needs; for the last two, what they
 need. ``refused`` has the parts that a step cannot run in. No GPU is measured. ``--publish`` also
 writes docs/results/deep-learning.json. Needs the extra torch.
@@ -21,28 +21,25 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import hmd.torch
 from bench.documents.markdown import commit, host
+from bench.tensors.counted_device import CountedDevice, Link
 from bench.tensors.training_steps.residual_network import Bottleneck, normalized
 from hmd.tensors.lower_bound import lower_bound_seconds
-from hmd.tensors.memory_system import Roofline
-from hmd.torch.device import CountedDevice, HostPool, Link
+from hmd.tensors.memory_system import MemorySystem, PricingRules, Roofline, TensorTier, TierLink
+from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace
+from hmd.torch.device import HostPool
 from hmd.torch.saved_tensors import SavedTensors
-from hmd.torch.schedule import (
-    RULES,
-    DeviceMemoryError,
-    Limits,
-    StepSchedule,
-    memory_system,
-    planner_trace,
-)
+from hmd.torch.schedule import DeviceMemoryError, RecordedStep, StepSchedule
 
 COMMAND: Final = "python -m bench.tensors.deep_learning"
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -129,14 +126,13 @@ def train(name: str, system: str, gpu: int | None = None) -> dict[str, Any]:
     device = Traced(1 << 40)
     plans: list[StepSchedule] = []
     saved = SavedTensors(device, HostPool(HOST_BYTES, 1 << 20, device.host_empty))
-    if gpu is not None:
-        context: Any = hmd.torch.fit(
-            model, optimizer, gpu, HOST_BYTES, device=device, report=plans.append
-        )
-    else:
-        context = device
     losses, begin = [], 0.0
-    with context:
+    with ExitStack() as contexts:
+        contexts.enter_context(device)
+        if gpu is not None:
+            contexts.enter_context(
+                hmd.torch.fit(model, optimizer, gpu, HOST_BYTES, device=device, report=plans.append)
+            )
         for _ in range(STEPS):
             inputs, labels = batch()
             device.reset_peak()
@@ -195,10 +191,7 @@ def measure(name: str, refused: list[dict[str, Any]]) -> tuple[list[dict[str, An
             row["predicted_seconds"] = plan.seconds
             row["predicted_peak_bytes"] = plan.peak_bytes
             row["host_bytes"] = plan.host_bytes
-            limits = Limits(gpu or 0, HOST_BYTES, 0, LINK.inwards, LINK.outwards, 1.0, 1 << 20)
-            row["bound_seconds"] = lower_bound_seconds(
-                planner_trace(plan.step), memory_system(limits), RULES
-            )
+            row["bound_seconds"] = bound_seconds(plan.step, gpu or 0)
         if factor == PICTURED:
             curves["hmd"] = thinned(found["curve"])
         print(
@@ -208,6 +201,58 @@ def measure(name: str, refused: list[dict[str, Any]]) -> tuple[list[dict[str, An
         )
         rows.append(row)
     return rows, curves
+
+
+def bound_seconds(step: RecordedStep, gpu: int) -> float:
+    """Return what no plan undercuts that moves what is saved; kernels wait for what is missing."""
+    system = MemorySystem(
+        name="device",
+        granularity_bytes=256,
+        tiers=(TensorTier(name="gpu", capacity=gpu), TensorTier(name="host", capacity=HOST_BYTES)),
+        links=(
+            TierLink.model_validate(
+                {
+                    "name": "link",
+                    "between": ("gpu", "host"),
+                    "in": LINK.inwards / 1e9,
+                    "out": LINK.outwards / 1e9,
+                }
+            ),
+        ),
+    )
+    rules = PricingRules("hooks", False, True, True, False, False, 0.0, 0.0)
+    return lower_bound_seconds(saved_trace(step), system, rules)
+
+
+def saved_trace(step: RecordedStep) -> TensorTrace:
+    """Return a step as a trace: a kernel per segment, saved storages, and what is fixed."""
+    segments, storages = len(step.seconds), len(step.storages)
+    uses: list[list[tuple[int, int]]] = [
+        [(storages + segment, WRITE)] for segment in range(segments)
+    ]
+    for number, each in enumerate(step.storages):
+        born, asked = int(step.after[each.packs[0]]), int(step.after[each.unpack])
+        for segment in range(born, max(each.freed, born + 1)):
+            uses[segment].append((number, WRITE if segment == born else READ))
+        for segment in range(asked, max(each.dead, asked + 1)):
+            uses[segment].append((number, READ))
+    flat = [use for each in uses for use in each]
+    kinds = [TensorKind.ACTIVATION] * storages + [TensorKind.WORKSPACE] * segments
+    return TensorTrace(
+        name="step",
+        ticks_per_second=1_000_000_000,
+        kernel_names=("segment",),
+        kernel_name=np.zeros(segments, np.int64),
+        kernel_ticks=np.maximum(np.rint(step.seconds * 1e9), 1).astype(np.int64),
+        fault_ticks=np.zeros((0, 0), np.int64),
+        tensor_bytes=np.maximum([*(each.size for each in step.storages), *step.fixed_bytes], 1),
+        tensor_kind=np.array(kinds, np.int64),
+        tensor_storage=np.arange(storages + segments),
+        tensor_persistent=np.zeros(storages + segments, np.bool_),
+        use_start=np.cumsum([0, *(len(each) for each in uses)]),
+        use_tensor=np.array([tensor for tensor, _ in flat], np.int64),
+        use_mode=np.array([mode for _, mode in flat], np.int64),
+    )
 
 
 def thinned(curve: list[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -7,7 +7,7 @@
 A step of each shape of :mod:`bench.tensors.training_shapes` meets several memory systems in
 proportion to it: little and much fast memory, no host, slow and fast links. ``--seed`` makes steps
 of other sizes, times and connections: planners have seen none. Prints each row, and at last the
-least ratio of speeds of ``portfolio`` to any planner without recomputation.
+least ratio of speeds of ``portfolio`` to any other planner.
 """
 
 from __future__ import annotations

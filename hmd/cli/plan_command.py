@@ -252,10 +252,7 @@ def _show(args: argparse.Namespace, prices: list[StepPrice]) -> None:
     print_records(
         prices,
         {
-            "planner": lambda price: (
-                price.planner
-                + (f" ({price.recomputed} computed again)" if price.recomputed else "")
-            ),
+            "planner": lambda price: price.planner,
             "capacity": lambda price: " ".join(
                 f"{name} {format_bytes(size) if size is not None else 'unlimited'}"
                 for name, size in price.tiers.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A lower bound of a step's time on a memory system, without recomputation.
+"""A lower bound of a step's time on a memory system.
 
 When kernel k begins, all but the capacity of tier 0 of what is alive has left it, and all but the
 capacity of tiers 0 and 1 has gone below tier 1, at the rates of the links; persistent tensors count

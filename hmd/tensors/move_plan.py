@@ -4,7 +4,6 @@
 A move belongs to a kernel and acts when the kernel begins, on the pages of one tensor that are at
 rest. JSON: ``{"moves": [[kernel, tensor, from, to], ...]}`` with the names of tiers, ``none`` for
 "not allocated" and ``any`` for "wherever it is"; a fifth element limits the move to so many bytes.
-``"recompute": [[kernel, tensor], ...]`` runs the tensor's producer again before a kernel.
 
 Checks of a plan before it is priced: that it names what exists, loses no data, fits the tiers.
 
@@ -16,7 +15,7 @@ evictions that the plan sends there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,11 +42,9 @@ class MovePlanError(HmdError):
 class MovePlan:
     """M moves in the order in which they act; tier numbers, the number of tiers is ``none``.
 
-    ``synchronous``: a kernel waits until the moves that begin with it are done. ``recompute`` has
-    kernels and tensors of the traced step; moves number those of the step with recomputations
-    (:mod:`hmd.tensors.recomputation`). A plan of an integer program has ``objective_seconds``, the
-    program's own price of the step, and ``gap``, by how much of it a better solution could be
-    cheaper.
+    ``synchronous``: a kernel waits until the moves that begin with it are done. A plan of an
+    integer program has ``objective_seconds``, the program's own price of the step, and ``gap``, by
+    how much of it a better solution could be cheaper.
     """
 
     kernel: Ints
@@ -56,7 +53,6 @@ class MovePlan:
     target: Ints
     size: Ints
     synchronous: bool = field(default=False)
-    recompute: tuple[tuple[int, int], ...] = field(default=())
     objective_seconds: float | None = field(default=None)
     gap: float | None = field(default=None)
 
@@ -89,10 +85,7 @@ def plan_document(plan: MovePlan, names: tuple[str, ...]) -> dict[str, Any]:
     ):
         row: list[Any] = [kernel, tensor, tiers[source], tiers[target]]
         moves.append(row if size >= WHOLE else [*row, size])
-    document: dict[str, Any] = {"moves": moves}
-    if plan.recompute:
-        document["recompute"] = [list(each) for each in plan.recompute]
-    return document
+    return {"moves": moves}
 
 
 def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
@@ -100,12 +93,13 @@ def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
     try:
         document = parse_json(path.read_text())
         rows = document["moves"]
-        recompute = document.get("recompute", [])
+        recomputes = bool(document.get("recompute"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MovePlanError(f"{path}: no plan: {reason_of(error)}") from None
-    for key, value in (("moves", rows), ("recompute", recompute)):
-        if not isinstance(value, list):
-            raise MovePlanError(f"{path}: no plan: {key} is a list")
+    if not isinstance(rows, list):
+        raise MovePlanError(f"{path}: no plan: moves is a list")
+    if recomputes:
+        raise MovePlanError(f"{path}: plans that recompute tensors are not read")
     numbers = {name: number for number, name in enumerate([*names, "none"])} | {"any": ANY}
     moves: list[Move] = []
     for at, row in enumerate(rows):
@@ -119,11 +113,7 @@ def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
             raise MovePlanError(f"{path}: move {at}: kernel, tensor and bytes are whole numbers")
         size = row[4] if len(row) == 5 else WHOLE
         moves.append((row[0], row[1], numbers[row[2]], numbers[row[3]], size))
-    for at, row in enumerate(recompute):
-        numbered = isinstance(row, list) and [type(value) for value in row] == [int, int]
-        if not numbered or not all(abs(value) <= WHOLE for value in row):
-            raise MovePlanError(f"{path}: recompute {at}: write [kernel, tensor]")
-    return replace(plan_of(moves), recompute=tuple((row[0], row[1]) for row in recompute))
+    return plan_of(moves)
 
 
 def check_plan(

@@ -64,7 +64,7 @@ class StepProblem:
 
     @cached_property
     def bound_seconds(self) -> float:
-        """A time that no plan without recomputation undercuts."""
+        """A time that no plan undercuts."""
         return lower_bound_seconds(self.trace, self.system, self.rules)
 
     @property

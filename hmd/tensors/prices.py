@@ -40,8 +40,6 @@ class StepPrice:
     gap: float | None
     kernel_times: str
     """The device that the kernels' times are of, empty where that is not known."""
-    recomputed: int
-    """Tensors that the plan computes again; the bound is for plans without."""
 
 
 def price_planner(
@@ -80,7 +78,6 @@ def price_plan(
         objective_seconds=plan.objective_seconds,
         gap=plan.gap,
         kernel_times=problem.trace.device,
-        recomputed=len(plan.recompute),
     )
     return price, result
 

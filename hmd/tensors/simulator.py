@@ -17,7 +17,6 @@ from hmd.tensors import step_state as compiled
 from hmd.tensors.lifetimes import Vitality, vitality
 from hmd.tensors.memory_system import MemorySystem, PricingRules
 from hmd.tensors.move_plan import MovePlan, MovePlanError, check_plan
-from hmd.tensors.recomputation import recomputed_step
 from hmd.tensors.step_kernels import run_step
 from hmd.tensors.trace import Floats, Ints, TensorTrace
 
@@ -79,13 +78,10 @@ def simulate_step(
 ) -> StepResult:
     """Price a plan; raises MovePlanError for one that cannot be carried out.
 
-    Columns of the result have the kernels of the step with the plan's recomputations.
-
     ``checked`` is False where the caller has checked the plan, as for other kernel times. With
     ``limit_seconds``, a plan that no step carries out in less raises SlowPlanError, and its last
     step is simulated no further than to there.
     """
-    trace = recomputed_step(trace, plan.recompute)
     life = vitality(trace)
     if checked:
         check_plan(trace, life, system, rules, plan)

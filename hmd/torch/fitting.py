@@ -20,14 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from hmd.base.errors import UsageError
 from hmd.base.quantities import parse_size
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_table
-from hmd.torch.device import (
-    AcceleratorDevice,
-    CountedDevice,
-    Device,
-    FlashFile,
-    HostMemoryError,
-    HostPool,
-)
+from hmd.torch.device import Device, FlashFile, HostMemoryError, HostPool
 from hmd.torch.saved_tensors import SavedTensors
 from hmd.torch.schedule import Key, Limits, RecordedStep, StepSchedule, plan_step
 
@@ -35,6 +28,7 @@ MAX_PLANS: Final = 32
 """Shapes of steps that are planned; others run as the first step does."""
 
 Size = str | int
+"""Bytes, as a number or as ``"12GiB"``."""
 
 
 def fit(
@@ -45,45 +39,53 @@ def fit(
     *,
     flash: Path | str | None = None,
     device: Device | None = None,
-    planner: str = "portfolio",
     report: Callable[[StepSchedule], None] | None = None,
 ) -> FittedTraining:
     """Keep training within ``gpu`` bytes of device memory and ``host`` bytes of the host's.
 
-    Losses and gradients stay what they are. Sizes are as ``"12GiB"`` or bytes. ``flash`` is a
-    folder for files, for what the host has no room for. ``device`` is the accelerator, or without
-    one CPU tensors whose bytes are counted. ``report`` gets each plan; by default it is printed.
-    Without an optimizer, steps are those of the one that updates first.
-    Call it before the first step, in the thread that trains. Raises HostMemoryError where this
-    machine has less than ``host``, and in a step where a plan's needs exceed the limits.
+    Losses and gradients stay what they are. ``flash`` is a folder for files, for what the host has
+    no room for. ``device`` is the accelerator unless given. ``report`` gets each plan; by default
+    it is printed. Without an optimizer, steps are those of the one that updates first.
+    Call it before the first step, in the thread that trains. Raises UsageError without an
+    accelerator, HostMemoryError where this machine has less than ``host``, and in a step where a
+    plan's needs exceed the limits.
     """
-    budget, room = _bytes("gpu", gpu), _bytes("host", host)
+    budget, room = size_bytes("fit: gpu", gpu), size_bytes("fit: host", host)
     available = int(psutil.virtual_memory().available)
     if room > available:
         raise HostMemoryError(
             f"host={format_bytes(room)}, but this machine has {format_bytes(available)} available:"
             " give less, and flash=FOLDER for the rest"
         )
-    if device is None:
-        device = training_device(budget)
-    return FittedTraining(
-        model, optimizer, budget, room, flash, device, planner, report or print_schedule
+    device = device or accelerator()
+    files = None if flash is None else FlashFile(Path(flash), device)
+    flash_room = 0 if flash is None else shutil.disk_usage(flash).free
+    limits = Limits(
+        budget, room, flash_room, *device.rates(), device.flash_rate, device.chunk_bytes
     )
+    saved = SavedTensors(device, HostPool(room, device.chunk_bytes, device.host_empty), files)
+    return FittedTraining(model, optimizer, saved, limits, report or print_schedule)
 
 
-def training_device(capacity: int) -> Device:
-    """Return the accelerator, or without one a counted device of so many bytes."""
+def accelerator() -> Device:
+    """Return the accelerator of this machine; raises UsageError where there is none."""
     found = torch.accelerator.current_accelerator(check_available=True)
-    return CountedDevice(capacity) if found is None else AcceleratorDevice(found)
+    if found is None:
+        raise UsageError(
+            "PyTorch finds no accelerator here; hmd.torch.advise says without one how"
+            " much memory a step needs"
+        )
+    return Device(found)
 
 
-def _bytes(name: str, size: Size) -> int:
+def size_bytes(argument: str, size: Size) -> int:
+    """Return bytes; raises UsageError with the name of the argument for what is no size."""
     try:
         found = size if isinstance(size, int) else parse_size(size)
     except ValueError as error:
-        raise UsageError(f"hmd.torch.fit: {name}: {error}") from None
+        raise UsageError(f"hmd.torch.{argument}: {error}") from None
     if found <= 0:
-        raise UsageError(f"hmd.torch.fit: {name}: give a size above 0, as in 12GiB")
+        raise UsageError(f"hmd.torch.{argument}: give a size above 0, as in 12GiB")
     return found
 
 
@@ -94,42 +96,18 @@ class FittedTraining:
         self,
         model: torch.nn.Module | None,
         optimizer: torch.optim.Optimizer | None,
-        budget: int,
-        host: int,
-        flash: Path | str | None,
-        device: Device,
-        planner: str,
+        saved: SavedTensors,
+        limits: Limits,
         report: Callable[[StepSchedule], None],
     ) -> None:
-        self.device = device
         self.plans: dict[Key, StepSchedule] = {}
         """The plans of steps, by the first event of such a step."""
 
         self._model, self._optimizer = model, optimizer
-        self._planner, self._report = planner, report
-        inwards, outwards = device.rates()
-        folder = None if flash is None else Path(flash)
-        room = 0 if folder is None else shutil.disk_usage(folder).free
-        link = getattr(device, "link", None)
-        self._limits = Limits(
-            budget,
-            host,
-            room,
-            inwards,
-            outwards,
-            link.flash if link is not None else FLASH_BYTES_PER_SECOND,
-            device.chunk_bytes,
-        )
-        pool = HostPool(host, device.chunk_bytes, device.host_empty)
-        self._saved = SavedTensors(
-            device, pool, None if folder is None else FlashFile(folder, device)
-        )
-        self._warm: set[Key] = set()
+        self._saved, self._limits, self._report = saved, limits, report
         self._record = False
         self._hook = register_optimizer_step_post_hook(self._step_ended)
         self._is_open = True
-        if isinstance(device, CountedDevice):
-            device.__enter__()
         self._saved.__enter__()
         self._begin()
 
@@ -141,13 +119,10 @@ class FittedTraining:
 
     def close(self) -> None:
         """End: later steps run as without hmd."""
-        if not self._is_open:
-            return
-        self._is_open = False
-        self._hook.remove()
-        self._saved.__exit__(None, None, None)
-        if isinstance(self.device, CountedDevice):
-            self.device.__exit__(None, None, None)
+        if self._is_open:
+            self._is_open = False
+            self._hook.remove()
+            self._saved.__exit__(None, None, None)
 
     @property
     def host_bytes(self) -> int:
@@ -180,7 +155,7 @@ class FittedTraining:
         self._begin()
 
     def _plan(self, recorded: RecordedStep) -> None:
-        schedule = plan_step(recorded, self._limits, self._planner)
+        schedule = plan_step(recorded, self._limits)
         self.plans[recorded.keys[0]] = schedule
         self._saved.reserve(max((each.host_pieces for each in self.plans.values()), key=sum))
         self._report(schedule)
@@ -199,7 +174,3 @@ def print_schedule(schedule: StepSchedule) -> None:
         ("share of ideal", format_share(schedule.ideal_seconds / schedule.seconds)),
     ]
     print_table(("quantity", "predicted"), rows, title="training step", right=("predicted",))
-
-
-FLASH_BYTES_PER_SECOND: Final = 3.2e9
-"""What a file is assumed to carry per second."""

@@ -15,9 +15,8 @@ import torch
 from torch.optim import LBFGS, Optimizer
 
 from hmd.base.errors import UsageError
-from hmd.base.quantities import parse_size
 from hmd.torch.device import Device, HostPool
-from hmd.torch.fitting import Size, training_device
+from hmd.torch.fitting import Size, accelerator, size_bytes
 
 _UNLIMITED: Final = 1 << 60
 
@@ -40,16 +39,11 @@ def offloaded(
     """
     if isinstance(optimizer, LBFGS):
         raise UsageError("hmd.torch.offloaded: LBFGS evaluates the loss within its step")
-    try:
-        size = bucket if isinstance(bucket, int) else parse_size(bucket)
-    except ValueError as error:
-        raise UsageError(f"hmd.torch.offloaded: bucket: {error}") from None
+    size = size_bytes("offloaded: bucket", bucket)
     if in_backward is None:
         distributed = torch.distributed
         in_backward = not (distributed.is_available() and distributed.is_initialized())
-    return OffloadedOptimizer(
-        optimizer, size, in_backward, passes, device or training_device(_UNLIMITED)
-    )
+    return OffloadedOptimizer(optimizer, size, in_backward, passes, device or accelerator())
 
 
 class _Bucket:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""The step of a torch.export graph, without running it: shapes alone pass through the operators.
+"""Steps that are recorded without running them: shapes alone pass through the operators.
 
-The graph's forward pass, the backward pass that autograd derives from it, and an optimizer's update
-run on fake tensors (``torch._subclasses``), which have shapes, types and devices but no data. What
-is too large for this machine can thus be recorded on it; only the weights are read.
+The forward pass of a module or a torch.export graph, the backward pass that autograd derives from
+it, and an optimizer's update run on fake tensors (``torch._subclasses``), which have shapes, types
+and devices but no data. What is too large for this machine can thus be recorded on it.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
 import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,78 +32,91 @@ _STEPS: Final = RecordedSteps(warmup=1, measured=1)
 
 
 class ExportedGraphError(HmdError):
-    """A file holds no exported graph, or the graph has no step that can be recorded."""
+    """A file holds no exported graph, or a module has no step that can be recorded."""
 
 
 def record_graph(file: Path, optimizer: str, roofline: Roofline) -> TensorTrace:
     """Return the trace of a training step of the graph that ``torch.export.save`` wrote.
 
-    The loss is the graph's first output of one element, or else the sum of its outputs. Raises
-    UsageError for a file that does not exist, ExportedGraphError for one that cannot be recorded.
+    Raises UsageError for a file that does not exist, ExportedGraphError for one that cannot be
+    recorded.
     """
     if not file.is_file():
         raise UsageError(f"tensors record: no graph {file}")
     if not zipfile.is_zipfile(file):
         raise ExportedGraphError(f"{file} is no graph of torch.export.save")
-    recorder = StepRecorder(_STEPS, lambda storages: RooflineRecorder(storages, roofline))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the graph's author, not of who records it
             program = torch.export.load(file)
-            _run_steps(program, optimizer, recorder)
-    except EnoughSteps:
-        pass
+            if program.example_inputs is None:
+                raise ExportedGraphError("the graph was saved without its example inputs")
+            inputs, named = program.example_inputs
+            trace = record_module(program.module(), inputs, named, optimizer, roofline)
     except HmdError:
         raise
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise ExportedGraphError(f"{file}: {type(error).__name__}: {reason}") from None
-    trace = recorder.trace(file.stem, f"hmd tensors record --graph {file.name}, {optimizer}")
-    return replace(trace, device=str(roofline))
+    source = trace.source.replace("record_module", f"hmd tensors record --graph {file.name}")
+    return replace(trace, name=file.stem, source=source)
 
 
-def _run_steps(program: Any, optimizer: str, recorder: StepRecorder) -> None:
-    """Run steps on fake tensors until the recorder has enough."""
-    if program.example_inputs is None:
-        raise ExportedGraphError("the graph was saved without its example inputs")
+def record_module(
+    module: torch.nn.Module,
+    inputs: tuple[Any, ...],
+    named: Mapping[str, Any],
+    optimizer: str,
+    roofline: Roofline,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+) -> TensorTrace:
+    """Return the trace of a module's training step, with the times of a roofline.
+
+    The module, its parameters and its inputs stay as they are; their data is not read. ``loss``
+    takes the module's result; by default it is the first output of one element, or else the sum of
+    the outputs. Raises ExportedGraphError for a module without parameters.
+    """
+    recorder = StepRecorder(_STEPS, lambda storages: RooflineRecorder(storages, roofline))
+    name = type(module).__name__
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    module = program.module()
-    _without_data(module, mode)
-    weights = [each for each in module.parameters() if each.requires_grad]
+    fake = _without_data(module, mode)
+    weights = [each for each in fake.parameters() if each.requires_grad]
     if not weights:
-        raise ExportedGraphError("the graph has no parameter that is trained")
+        raise ExportedGraphError(f"{name} has no parameter that is trained")
     inputs, named = pytree.tree_map_only(
-        torch.Tensor, lambda each: _input(each, mode, weights[0].device), program.example_inputs
+        torch.Tensor, lambda each: _input(each, mode, weights[0].device), (inputs, dict(named))
     )
     # One kernel per tensor and operation, as the recording of scripts has them by default on a CPU.
     update = OPTIMIZERS[optimizer](weights, lr=1e-3, foreach=False)
-    for part in module.modules():
+    for part in fake.modules():
         recorder.note_module(part)
-    with mode, recorder:
-        while True:
-            update.zero_grad()
-            _loss(module(*inputs, **named)).backward()
-            update.step()
+    try:
+        with mode, recorder:
+            while True:
+                update.zero_grad()
+                (loss or _loss)(fake(*inputs, **named)).backward()
+                update.step()
+    except EnoughSteps:
+        pass
+    return replace(recorder.trace(name, f"record_module, {optimizer}"), device=str(roofline))
 
 
-def _without_data(module: Any, mode: FakeTensorMode) -> None:
-    """Put fake tensors in place of a module's parameters and buffers; tied ones stay tied.
+def _without_data(module: torch.nn.Module, mode: FakeTensorMode) -> torch.nn.Module:
+    """Return a copy of a module with fake parameters and buffers; tied ones stay tied.
 
     A saved graph has a tied parameter once per name, with one storage. Parameters on the device
     meta all have one storage in it, and each is counted as one of its own, on the CPU.
     """
-    made: dict[object, Any] = {}
-    for part in module.modules():
-        for name, weight in part._parameters.items():
-            if weight is not None and _identity(weight) not in made:
-                fake = _input(weight.detach(), mode, torch.device("cpu"))
-                parameter = torch.nn.Parameter(fake, requires_grad=weight.requires_grad)
-                made[_identity(weight)] = parameter
-            part._parameters[name] = None if weight is None else made[_identity(weight)]
-        for name, buffer in part._buffers.items():
-            if buffer is not None and _identity(buffer) not in made:
-                made[_identity(buffer)] = _input(buffer, mode, torch.device("cpu"))
-            part._buffers[name] = None if buffer is None else made[_identity(buffer)]
+    made: dict[object, torch.Tensor] = {}
+    copies: dict[int, Any] = {}
+    for each in (*module.parameters(), *module.buffers()):
+        key = _identity(each)
+        if key not in made:
+            fake = _input(each.detach(), mode, torch.device("cpu"))
+            is_weight = isinstance(each, torch.nn.Parameter)
+            made[key] = torch.nn.Parameter(fake, each.requires_grad) if is_weight else fake
+        copies[id(each)] = made[key]
+    return copy.deepcopy(module, copies)
 
 
 def _identity(tensor: torch.Tensor) -> object:
@@ -123,8 +138,6 @@ def _input(tensor: torch.Tensor, mode: FakeTensorMode, device: torch.device) -> 
 def _loss(outputs: object) -> torch.Tensor:
     able = [each for each in tensors_in(outputs) if each.requires_grad]
     if not able:
-        raise ExportedGraphError("no output of the graph depends on its parameters")
+        raise ExportedGraphError("no output depends on the parameters")
     single = [each for each in able if each.numel() == 1]
-    if single:
-        return single[0].sum()
-    return torch.stack([each.sum() for each in able]).sum()
+    return single[0].sum() if single else torch.stack([each.sum() for each in able]).sum()

@@ -64,7 +64,6 @@ PLANNERS: Final = {
         PlannerEntry("autotm", "autotm:plan_step", "an integer program; moves overlap"),
         PlannerEntry("autotm-static", "autotm:plan_static", "the same, no moves", True),
         PlannerEntry("autotm-sync", "autotm:plan_sync", "the same; kernels wait", True),
-        PlannerEntry("capuchin", "capuchin:plan_step", "computes tensors again", False),
         PlannerEntry("deeptm", "deeptm:plan_step", "groups, weighted heat, learning"),
         PlannerEntry("myelin", "myelin:plan_step", "streams optimizer state", False),
         PlannerEntry("sentinel", "sentinel:plan_step", "moves by intervals of kernels"),

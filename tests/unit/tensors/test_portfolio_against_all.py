@@ -13,7 +13,7 @@ from hmd.tensors.planner import MadePlans, StepProblem
 from hmd.tensors.planners import PLANNERS, portfolio
 
 OTHERS = ("lru", "lru-free", "g10", "sentinel", "autotm", "deeptm")
-"""Planners without recomputation, and without the kinds of tensors that myelin streams."""
+"""Planners that suit tensors without a kind, unlike myelin."""
 
 
 @pytest.mark.parametrize("rules", RULES)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hmd.base.errors import UsageError
+from hmd.base.errors import HmdError, UsageError
 
 if find_spec("torch") is None:
     pytest.skip("no PyTorch", allow_module_level=True)
@@ -100,7 +100,7 @@ def test_advice_prints_table_and_draws(
 def test_advice_refuses_what_it_cannot_plan() -> None:
     with pytest.raises(UsageError, match="no optimizer 'rprop'"):
         advise(Transformer(layers=1), words(2), optimizer="rprop")
-    with pytest.raises(UsageError, match="Identity has no parameter that is trained"):
+    with pytest.raises(HmdError, match="Identity has no parameter that is trained"):
         advise(torch.nn.Identity(), torch.ones(2))
     with pytest.raises(UsageError, match="points: give 2 or more"):
         advise(Transformer(layers=1), words(2), points=1)

@@ -20,7 +20,8 @@ import torch
 from torch.nn import functional
 
 import hmd.torch
-from hmd.torch.device import CountedDevice, HostMemoryError, HostPool, StreamRaceError
+from bench.tensors.counted_device import CountedDevice, StreamRaceError
+from hmd.torch.device import HostMemoryError, HostPool
 from hmd.torch.saved_tensors import SavedTensors
 from tests.unit.torch.training import (
     LINK,
@@ -335,7 +336,7 @@ def test_host_memory_is_bounded_known_and_refused_before_the_run(plain: Run) -> 
     with pytest.raises(HostMemoryError, match="of host memory, and has"):
         device = CountedDevice(plain.peaks[-1] // 2, SLOW, LINK)
         hmd.torch.schedule.plan_step(
-            fitted.plans[0].step, limits(device, plain.peaks[-1] // 3, need // 2), "lru-free"
+            fitted.plans[0].step, limits(device, plain.peaks[-1] // 3, need // 2)
         )
     with pytest.raises(HostMemoryError, match=r"saves more than the host's .* bytes: give host="):
         device = CountedDevice(2 * plain.peaks[-1], SLOW, LINK)

@@ -21,8 +21,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import hmd.torch
+from bench.tensors.counted_device import CountedDevice
 from hmd.torch.__main__ import main
-from hmd.torch.device import CountedDevice, HostMemoryError
+from hmd.torch.device import HostMemoryError
 from hmd.torch.schedule import DeviceMemoryError
 from tests.unit.torch.training import LINK, SLOW, Run, Transformer, language_step, train, words
 
@@ -47,7 +48,7 @@ def test_fit_losses_and_weights_are_those_of_plain_run(plain: Run, factor: float
 
 @pytest.mark.parametrize("factor", [1.5, 3.0])
 def test_fit_predicts_peak_and_time(plain: Run, factor: float) -> None:
-    fitted = train(Transformer, language_step, gpu=within(plain, factor), planner="portfolio")
+    fitted = train(Transformer, language_step, gpu=within(plain, factor))
     (plan,) = fitted.plans
     assert plan.peak_bytes == pytest.approx(fitted.peaks[-1], rel=0.05)
     assert plan.seconds == pytest.approx(fitted.seconds[-1], rel=0.1)
@@ -262,12 +263,26 @@ def test_command_runs_script_unchanged(
     monkeypatch.setattr("sys.path", list(sys.path))
     losses = []
     for size in ("1GiB", "1MiB"):
-        assert main(["--gpu", size, "--host", "64MiB", str(script)]) == 0
+        with CountedDevice(1 << 30) as device:
+            monkeypatch.setattr("hmd.torch.fitting.accelerator", lambda device=device: device)
+            assert main(["--gpu", size, "--host", "64MiB", str(script)]) == 0
         printed = capsys.readouterr().out
         assert "host memory needed" in printed
         losses.append([line for line in printed.splitlines() if line.startswith("loss")])
     assert len(losses[0]) == 5
     assert losses[0] == losses[1]
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+def test_command_without_accelerator_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    assert main(["--gpu", "1GiB", "--host", "64MiB", str(script)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("hmd.torch: PyTorch finds no accelerator here; hmd.torch.advise says")
+    assert error.count("\n") == 1
 
 
 def test_command_without_script_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 import hmd.torch
+from bench.tensors.counted_device import CountedDevice, Link
 from hmd.tensors.memory_system import Roofline
-from hmd.torch.device import CountedDevice, HostPool, Link
+from hmd.torch.device import HostPool
 from hmd.torch.saved_tensors import SavedTensors
 from hmd.torch.schedule import StepSchedule
 
@@ -110,9 +112,12 @@ def train(
     device = device or CountedDevice(gpu or 1 << 40, SLOW, LINK)
     run = Run(device=device)
     optimizer = wrap(torch.optim.SGD(model.parameters(), lr=0.1), device)
-    options = {"planner": "lru-free", "report": run.plans.append, **options}
-    fitted = gpu and hmd.torch.fit(model, optimizer, gpu, host, device=device, **options)
-    with fitted or device:
+    options = {"report": run.plans.append, **options}
+    with ExitStack() as contexts:
+        contexts.enter_context(device)
+        fitted = gpu and contexts.enter_context(
+            hmd.torch.fit(model, optimizer, gpu, host, device=device, **options)
+        )
         for number in range(steps):
             device.reset_peak()
             begin = device.seconds()
