@@ -93,6 +93,14 @@ def write_compile_commands() -> None:
     (ROOT / "compile_commands.json").write_text(json.dumps(commands, indent=1) + "\n")
 
 
+def write_revision() -> None:
+    """Write hmd/REVISION, the commit; without git it stays that of the source distribution."""
+    command = ["git", "-c", "safe.directory=*", "describe", "--always", "--dirty", "--abbrev=40"]
+    if (ROOT / ".git").exists():
+        with (ROOT / "hmd/REVISION").open("w") as file:
+            subprocess.run([*command, "--exclude=*"], cwd=ROOT, stdout=file, check=False)
+
+
 def write_documents() -> None:
     """Write manual pages and completions where pyproject.toml expects them."""
     share = ROOT / "build/share"
@@ -104,6 +112,7 @@ def write_documents() -> None:
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):  # type: ignore[no-untyped-def]
     """PEP 517 build_wheel."""
     write_sources()
+    write_revision()
     write_documents()
     return _setuptools.build_wheel(wheel_directory, config_settings, metadata_directory)
 
@@ -117,6 +126,7 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 def build_sdist(sdist_directory, config_settings=None):  # type: ignore[no-untyped-def]
     """PEP 517 build_sdist."""
     write_sources()
+    write_revision()
     return _setuptools.build_sdist(sdist_directory, config_settings)
 
 

@@ -310,6 +310,11 @@ class ObserveSection(ConfigSection):
         " localhost and the host name; requests for other names are refused, against DNS"
         " rebinding.",
     )
+    metrics_file: AbsolutePath | None = Field(
+        default=None,
+        description="File to write the metrics to every 15 s as well, for the textfile collector of"
+        " node_exporter, which has TLS and passwords; it is removed when hmd stops.",
+    )
     socket: AbsolutePath = Field(
         default=Path(DEFAULT_SOCKET),
         description="Path of the status socket that hmd status and hmd top connect to.",

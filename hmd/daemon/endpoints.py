@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The daemon's endpoints: status socket and metrics, opened again where they change."""
+"""The daemon's endpoints: status socket, metrics and their file, opened again where they change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from hmd.base.errors import HmdError, os_error
 from hmd.config import Config
 from hmd.control.status_socket import AdminHandlers, Queries, StatusSocket
-from hmd.metrics.exporter import MetricsServer
+from hmd.metrics.exporter import MetricsFile, MetricsServer
 from hmd.metrics.status import Status, TickHealth
 
 
@@ -76,6 +76,7 @@ class Endpoints:
         self._status: StatusSocket | None = None
         self._lock: InstanceLock | None = None
         self._metrics: MetricsServer | None = None
+        self._file: MetricsFile | None = None
 
     def open(self, config: Config) -> None:
         """Open what the configuration has, close what it no longer has.
@@ -83,12 +84,18 @@ class Endpoints:
         Raises ``HmdError``; the open endpoints then stay as they were.
         """
         observe, status, lock, metrics = config.observe, self._status, self._lock, self._metrics
+        file = self._file
         with contextlib.ExitStack() as undo:
             if status is None or status.path != observe.socket:
                 lock = InstanceLock(observe.socket)
                 undo.callback(lock.release)
                 status = StatusSocket(observe.socket, self._queries, self._handlers)
                 undo.callback(status.close)
+            if observe.metrics_file is None:
+                file = None
+            elif file is None or file.path != observe.metrics_file:
+                file = MetricsFile(observe.metrics_file, self._snapshot)
+                undo.callback(file.close)
             if observe.metrics == "off":
                 metrics = None
             elif metrics is None or metrics.address != observe.metrics:
@@ -100,7 +107,9 @@ class Endpoints:
             self._close_status()
         if metrics is not self._metrics and self._metrics is not None:
             self._metrics.close()
-        self._status, self._lock, self._metrics = status, lock, metrics
+        if file is not self._file and self._file is not None:
+            self._file.close()
+        self._status, self._lock, self._metrics, self._file = status, lock, metrics, file
 
     def _serve_metrics(self, address: str, names: Collection[str]) -> MetricsServer:
         """Return a server on another address than that of the open one; raises ``HmdError``.
@@ -126,7 +135,8 @@ class Endpoints:
 
     def close(self) -> None:
         """Close all."""
-        if self._metrics is not None:
-            self._metrics.close()
+        for one in (self._metrics, self._file):
+            if one is not None:
+                one.close()
         self._close_status()
-        self._metrics = self._status = self._lock = None
+        self._metrics = self._status = self._lock = self._file = None

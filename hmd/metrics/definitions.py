@@ -238,7 +238,12 @@ _FOLLOWED: Final = f"in the {WINDOW_TICKS} ticks after each move"
 SECTIONS: Final[Mapping[str, tuple[Family, ...]]] = {
     "The daemon": (
         gauge(
-            "hmd_build_info", "Version of hmd.", lambda now: {(now.version,): 1}, "version", unit=""
+            "hmd_build_info",
+            "Version of hmd, and the commit that a package was built from.",
+            lambda now: {(now.version, now.revision): 1},
+            "version",
+            "revision",
+            unit="",
         ),
         gauge(
             "hmd_policy_info", "Policy in force.", lambda now: {(now.policy,): 1}, "policy", unit=""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Serves the metrics, made from the last status when they are scraped, and /healthz.
+"""The metrics, made from the last status: served when they are scraped, or written to a file.
 
 A status is made into text once per format, however often it is scraped. /healthz answers 200 while
 ticks end in time, 503 otherwise. The machine's own memory is left to node_exporter.
@@ -8,17 +8,21 @@ ticks end in time, 503 otherwise. The machine's own memory is left to node_expor
 from __future__ import annotations
 
 import gzip
+import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from hmd.base.atomic_file import finished_file
 from hmd.base.errors import HmdError, os_error
 from hmd.metrics.definitions import FAMILIES
 from hmd.metrics.status import Status, TickHealth
@@ -30,8 +34,13 @@ from hmd.serve.bounded_http import (
     text_response,
 )
 
+FILE_PERIOD_S: Final = 15.0
+"""Time between two writes of the metrics to a file: a usual scrape interval."""
+
 METRICS_PATHS = ("/metrics", "/")
 HEALTH_PATH = "/healthz"
+_log = logging.getLogger(__name__)
+
 FORMATS: Final = {
     "application/openmetrics-text": ("", "1", "1.0", "1.0.0"),
     "text/plain": ("1", "1.0", "1.0.0"),
@@ -97,6 +106,7 @@ class MetricsServer:
         self._now = latest()
         self._registry = CollectorRegistry()
         self._registry.register(StatusCollector(lambda: self._now))
+        ProcessCollector(registry=self._registry)
         host, _, port = address.rpartition(":")
         try:
             self._server = BoundedHttpServer(host.strip("[]"), int(port), self._answer)
@@ -150,3 +160,45 @@ class MetricsServer:
         if packed:
             headers["Content-Encoding"] = "gzip"
         return HttpResponse(HTTPStatus.OK, body, headers)
+
+
+class MetricsFile:
+    """Writes the metrics to a file every ``FILE_PERIOD_S``, in its own thread, until ``close``.
+
+    node_exporter's textfile collector serves such files, with its own TLS and passwords. It has
+    ``process_*`` metrics of itself, so that the file has none of hmd's.
+    """
+
+    def __init__(self, path: Path, latest: Callable[[], Status]) -> None:
+        """Write the file once; raises ``HmdError`` where that fails."""
+        self.path = path
+        self._registry = CollectorRegistry()
+        self._registry.register(StatusCollector(latest))
+        self._write()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._write_until_closed, name="hmd-metrics-file", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop writing and remove the file, since values of a daemon that is gone would stay."""
+        self._closing.set()
+        self._thread.join(FILE_PERIOD_S)
+        self.path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        with finished_file(self.path) as file:
+            file.write(generate_latest(self._registry))
+            os.fchmod(file.fileno(), 0o644)
+
+    def _write_until_closed(self) -> None:
+        failed = False
+        while not self._closing.wait(FILE_PERIOD_S):
+            try:
+                self._write()
+                failed = False
+            except HmdError as error:
+                if not failed:
+                    _log.warning("observe.metrics_file: %s", error)
+                failed = True

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
-from hmd import __version__
+from hmd import __version__, revision
 from hmd.heat.chunks import COLDEST, HEAT_BINS, count_heat
 from hmd.heat.settings import FIXED, HeatStats
 from hmd.heat.table import HeatTable
@@ -45,6 +46,8 @@ from hmd.metrics.status import (
 from hmd.metrics.tick_record import TickRecord
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.sampler import Sampler
+
+_REVISION: Final = revision()
 
 
 class OwnCost:
@@ -214,6 +217,7 @@ class Observer:
         resident = self._resident_bytes()
         return Status(
             version=__version__,
+            revision=_REVISION,
             pid=os.getpid(),
             started_s=self._started_s,
             uptime_s=self._clock() - self._begun_s,

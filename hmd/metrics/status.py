@@ -425,6 +425,7 @@ class ControlStatus:
 class Status:
     """The daemon's state.
 
+    ``revision`` is the commit that hmd was built from, empty in a checkout.
     ``started_s`` and ``ticked_s`` (the last tick, before the first the start) are Unix times,
     ``uptime_s`` is the age of the daemon at the last tick, ``tick_s`` the present interval between
     ticks, ``tick_seconds`` the durations of ticks, ``overhead_limit`` the setting
@@ -435,6 +436,7 @@ class Status:
     __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
 
     version: Text
+    revision: Text
     pid: Count
     started_s: Amount
     uptime_s: Amount

@@ -146,13 +146,55 @@ def test_probes_ask_the_status_socket(manifests: dict[str, dict[str, Any]], prob
 
 
 def test_manifests_expose_nothing(manifests: dict[str, dict[str, Any]]) -> None:
-    config = loads(manifests["ConfigMap"]["data"]["hmd.yaml"])
-    assert config.observe.metrics.startswith("127.0.0.1:")
+    assert metrics_address(manifests["ConfigMap"]).startswith("127.0.0.1:")
+    volumes = manifests["DaemonSet"]["spec"]["template"]["spec"]["volumes"]
+    files = {item["key"]: item["path"] for item in volumes[0]["configMap"]["items"]}
+    assert files == {"hmd.yaml": "hmd.yaml", "metrics.yaml": "hmd.d/metrics.yaml"}
+    assert set(files) == set(manifests["ConfigMap"]["data"])
     pod = manifests["DaemonSet"]["spec"]["template"]["spec"]
     assert "hostNetwork" not in pod
     assert "ports" not in pod["containers"][0]
     policy = manifests["NetworkPolicy"]["spec"]
     assert policy == {"podSelector": {}, "policyTypes": ["Ingress"]}
+
+
+def metrics_address(config_map: dict[str, Any]) -> str:
+    return loads(config_map["data"]["metrics.yaml"]).observe.metrics
+
+
+def merged(document: Any, patch: Any) -> Any:
+    """Return a document with a strategic merge patch that adds to no list."""
+    if not isinstance(document, dict) or not isinstance(patch, dict):
+        assert not isinstance(document, list)
+        return patch
+    new = {key: merged(document.get(key), value) for key, value in patch.items()}
+    return document | new
+
+
+def test_kustomization_opens_metrics_to_prometheus_alone(
+    manifests: dict[str, dict[str, Any]],
+) -> None:
+    folder = PACKAGING / "kubernetes"
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert all((folder / name).exists() for name in kustomization["resources"])
+    patched = {}
+    for patch in kustomization["patches"]:
+        change = yaml.safe_load(patch["patch"])
+        before = manifests[change["kind"]]
+        assert change["metadata"].items() <= before["metadata"].items()
+        patched[change["kind"]] = merged(before, change)
+        kubernetes_validate.validate(patched[change["kind"]], NEWEST, strict=True)
+    address = metrics_address(patched["ConfigMap"])
+    (rule,) = patched["NetworkPolicy"]["spec"]["ingress"]
+    monitor = yaml.safe_load((folder / "podmonitor.yaml").read_text())
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert address == f"0.0.0.0:{endpoint['portNumber']}"
+    assert rule["ports"] == [{"protocol": "TCP", "port": endpoint["portNumber"]}]
+    (peer,) = rule["from"]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+    pods = manifests["DaemonSet"]["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pods.items()
+    assert monitor["metadata"]["namespace"] == manifests["DaemonSet"]["metadata"]["namespace"]
 
 
 def test_namespace_with_host_pid_enforces_privileged(

@@ -18,7 +18,7 @@ import pytest
 from hmd import __version__
 
 ROOT = Path(__file__).parents[3]
-MODULES = {"hmd/_native.abi3.so", "hmd/emulate/_timing.abi3.so"}
+BUILT = {"hmd/_native.abi3.so", "hmd/emulate/_timing.abi3.so", "hmd/REVISION"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def tracked(*paths: str) -> set[str]:
 
 def test_wheel_contains_exactly_the_package_files(built: Built) -> None:
     inside = {name for name in built.packaged() if name.startswith("hmd/")}
-    assert inside == tracked("hmd") | MODULES
+    assert inside == tracked("hmd") | BUILT
     assert not [name for name in built.packaged() if name.startswith(("bench/", "tests/"))]
 
 

@@ -5,20 +5,25 @@ import gzip
 import http.client
 import re
 import socket
+import stat
+import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+import hmd
 from hmd.base.errors import HmdError
 from hmd.heat.settings import HeatStats
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
+from hmd.metrics import exporter
 from hmd.metrics.counters import OTHER
-from hmd.metrics.exporter import MetricsServer, accepted_format, families
+from hmd.metrics.exporter import MetricsFile, MetricsServer, accepted_format, families
 from hmd.metrics.observer import ObservedConfig, Observer, ResidencyCounts
 from hmd.metrics.status import HEAT_LOG2, MAX_TARGETS, Status, TickWatch
 from hmd.metrics.tick_record import TickRecord
@@ -68,6 +73,47 @@ def test_metrics_before_first_tick_all_zero(server: MetricsServer) -> None:
     assert value(text, "hmd_heat_pages", tier="1", heat_log2="-8") == 0
     assert value(text, "hmd_tick_duration_seconds_count") == 0
     assert value(text, "hmd_config_last_reload_successful") == 1
+
+
+def test_metrics_show_version_revision_and_own_process(server: MetricsServer) -> None:
+    text = scrape(server)
+    assert value(text, "hmd_build_info", version=hmd.__version__, revision=hmd.revision()) == 1
+    assert value(text, "process_resident_memory_bytes") > 1 << 20
+    assert value(text, "process_open_fds") > 2
+
+
+def test_metrics_file_is_readable_by_all_and_goes_with_the_daemon(
+    observer: Observer, tmp_path: Path
+) -> None:
+    path = tmp_path / "hmd.prom"
+    file = MetricsFile(path, lambda: observer.latest)
+    try:
+        text = path.read_text()
+        assert value(text, "hmd_config_last_reload_successful") == 1
+        assert "\nprocess_" not in text  # node_exporter has those of itself
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    finally:
+        file.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metrics_file_is_written_again(
+    observer: Observer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tick: TickRecord
+) -> None:
+    monkeypatch.setattr(exporter, "FILE_PERIOD_S", 0.01)
+    path = tmp_path / "hmd.prom"
+    file = MetricsFile(path, lambda: observer.latest)
+    try:
+        observer.observe(tick, None)
+        while value(path.read_text(), "hmd_move_failures_total", reason="busy") != 1:
+            time.sleep(0.01)
+    finally:
+        file.close()
+
+
+def test_metrics_file_in_missing_folder_is_an_error(observer: Observer, tmp_path: Path) -> None:
+    with pytest.raises(HmdError, match=r"cannot write .*none/hmd\.prom: No such file"):
+        MetricsFile(tmp_path / "none/hmd.prom", lambda: observer.latest)
 
 
 def test_metrics_after_tick_show_its_counts(
@@ -135,7 +181,18 @@ def test_metric_names_follow_prometheus_conventions(every_family: list[Metric]) 
 def test_metric_labels_never_name_a_process(every_family: list[Metric]) -> None:
     labels = {name for f in every_family for sample in f.samples for name in sample.labels}
     assert labels <= {
-        *("version", "policy", "stage", "item", "sampler", "target", "tier", "reason", "direction"),
+        *(
+            "version",
+            "revision",
+            "policy",
+            "stage",
+            "item",
+            "sampler",
+            "target",
+            "tier",
+            "reason",
+            "direction",
+        ),
         *("heat_log2", "le", "work", "of"),
         *("numa_node", "from_numa_node", "to_numa_node", "from_tier", "to_tier"),
     }
