@@ -3,8 +3,8 @@
 
     python -m bench.calibration [PRESET,...] [--dilation X] [--publish]
 
-Takes the presets, by default all but hbm-dram; boots and measures each as ``hmd emulate
---calibrate`` does (:mod:`bench.microbenchmarks`), a minute each on an idle host, hbm-dram nine.
+Takes the presets, by default all but hbm-dram; boots and measures each
+(:mod:`bench.microbenchmarks`), a minute each on an idle host, hbm-dram nine.
 ``--publish`` adds the presets' figures to the published ones. Exits with 1 where a figure is out of
 its bounds.
 """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hmd.base.errors import Exit
-from hmd.cli.arguments import add_flag, add_socket
+from hmd.cli.arguments import add_options
 from hmd.cli.output import console, format_bytes, format_share, print_json, table
 from hmd.control.client import ask
 
@@ -29,11 +29,15 @@ examples:
 _SHOWN_STEPS: Final = (0.5, 1.5, 2.0)
 """Sizes of fast memory, over those of now, that have a column; the others are in the JSON."""
 
+OPTIONS = """\
+--socket
+--json         print JSON: bytes, and runtimes over that of now
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd advise``."""
-    add_socket(parser)
-    add_flag(parser, "--json", "print JSON: bytes, and runtimes over that of now")
+    add_options(parser, OPTIONS)
     parser.set_defaults(func=run)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Arguments that several commands take: quantities with units, addresses, the daemon's socket.
+"""The arguments of commands: from texts like those of help, with values that have units.
 
 Each parser of a text raises ``argparse.ArgumentTypeError``, which names the option.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hmd.base.errors import ConfigError, UsageError
 
@@ -21,6 +21,22 @@ if TYPE_CHECKING:
     from hmd.simulate.executors import Executor
 
 DEFAULT_SOCKET = Path("/run/hmd/hmd.sock")
+
+_COMMON: Final = {
+    line.split()[0]: line
+    for line in f"""\
+--socket PATH  the daemon's status socket (default {DEFAULT_SOCKET})
+--until-restart  end with the daemon; else it outlives a restart
+--preset NAME|FILE  machine, as for 'hmd emulate' (dram-pm)
+--set KEY=VALUE ...  a setting of "hmd policy show", for the policies that have it; may be repeated
+--ray HOST:PORT  run the simulations on this Ray cluster, which this machine is part of, with the \
+same results (extra fleet)
+""".splitlines()
+}
+"""Options of several commands, by name."""
+
+_NAMES: Final = {"pid|target": "subject", "from": "from_node", "range": "ranges"}
+"""Names of arguments that have another one in Python."""
 
 _Value = TypeVar("_Value")
 
@@ -123,41 +139,95 @@ def whole_number(max_value: int | None = None, min_value: int = 1) -> Callable[[
     return parse
 
 
-def add_flag(group: argparse._ActionsContainer, name: str, text: str) -> None:
-    """Add an option without a value, which is False unless it is given."""
-    group.add_argument(name, action="store_true", help=text)
-
-
-def add_repeatable(
-    group: argparse._ActionsContainer,
-    name: str,
-    metavar: str,
+def add_options(
+    parser: argparse.ArgumentParser,
     text: str,
-    parse: Callable[[str], object] = str,
+    required: Collection[str] = (),
+    /,
+    **types: Callable[[str], object],
 ) -> None:
-    """Add an option that may be given several times; its values are a list."""
-    group.add_argument(name, action="append", default=[], metavar=metavar, help=text, type=parse)
+    """Add the arguments that a text lists as help does, a line each, ``--tiers FILE  its meaning``.
+
+    Indented lines continue the one before. What ends with a colon heads a group; neighbours after
+    ``| `` exclude each other. ``[FILE]`` may be left out (of an option: ``-``), ``FILE ...`` may be
+    repeated, ``{a,b}`` are choices, options without a value are flags. Those in ``_COMMON`` need no
+    text; ``(hidden)`` is for one that help does not show. Values have the types of ``types`` by
+    the name of the argument, else of ``_TYPES`` by the name of the value, else they are texts.
+    ``required`` names the options that are, ``|`` one of those that exclude each other.
+    """
+    group: argparse._ActionsContainer = parser
+    exclusive: argparse._ActionsContainer | None = None
+    for line in re.sub(r"\n +", "  ", text.strip()).splitlines():
+        if line.endswith(":"):
+            group, exclusive = parser.add_argument_group(line[:-1]), None
+            continue
+        head, _, meaning = _COMMON.get(line, line).partition("  ")
+        if not head.startswith("| "):
+            exclusive = None
+        elif exclusive is None:
+            exclusive = group.add_mutually_exclusive_group(required="|" in required)
+        _add(exclusive or group, head.removeprefix("| "), meaning, required, types)
 
 
-def add_socket(parser: argparse.ArgumentParser) -> None:
-    """Add ``--socket``."""
-    parser.add_argument(
-        "--socket",
-        type=Path,
-        default=DEFAULT_SOCKET,
-        metavar="PATH",
-        help=f"the daemon's status socket (default {DEFAULT_SOCKET})",
-    )
+def add_action(
+    family: Any,
+    name: str,
+    summary: str,
+    run: Callable[[argparse.Namespace], int],
+    options: str = "",
+    required: Collection[str] = (),
+    /,
+    **types: Callable[[str], object],
+) -> argparse.ArgumentParser:
+    """Add a command to those of a family, which are its subparsers; arguments as in a command."""
+    command: argparse.ArgumentParser = family.add_parser(name, help=summary)
+    add_options(command, options, required, **types)
+    command.set_defaults(func=run)
+    return command
 
 
-def add_ray(group: argparse._ActionsContainer) -> None:
-    """Add ``--ray``."""
-    group.add_argument(
-        "--ray",
-        metavar="HOST:PORT",
-        help="run the simulations on this Ray cluster, which this machine is part of, with the same"
-        " results (extra fleet)",
-    )
+def _add(
+    group: argparse._ActionsContainer,
+    head: str,
+    meaning: str,
+    required: Collection[str],
+    types: Mapping[str, Callable[[str], object]],
+) -> None:
+    """Add an argument, of which ``head`` is the part before its meaning."""
+    words = head.split()
+    names = [word.rstrip(",") for word in words if word.startswith("-")]
+    value = " ".join(words[len(names) :])
+    optional, value = value.startswith("["), value.removeprefix("[").removesuffix("]")
+    repeated, value = value.endswith(" ..."), value.removesuffix(" ...")
+    options: dict[str, Any] = {"help": " ".join(meaning.split()).replace("%", "%%")}
+    if options["help"] == "(hidden)":
+        options["help"] = argparse.SUPPRESS
+    if not value:
+        group.add_argument(*names, action="store_true", **options)
+        return
+    if value.startswith("{"):
+        options["choices"] = value[1:-1].split(",")
+    else:
+        parts = tuple(value.split())
+        options["metavar"] = value if len(parts) == 1 else parts
+        if len(parts) > 1:
+            options["nargs"] = len(parts)
+    name = (names[-1] if names else value).lstrip("-").replace("-", "_").lower()
+    name = _NAMES.get(name, name)
+    options["type"] = types.get(name, _TYPES.get(value.split()[0], str))
+    if not names:
+        options["nargs"] = {(True, True): "*", (True, False): "?", (False, True): "+"}.get(
+            (optional, repeated)
+        )
+        group.add_argument(name, **options)
+        return
+    if optional:
+        options |= {"nargs": "?", "const": "-", "type": str}
+    if repeated:
+        options |= {"action": "append", "default": []}
+    if name == "socket":
+        options["default"] = DEFAULT_SOCKET
+    group.add_argument(*names, dest=name, required=name in required, **options)
 
 
 @contextmanager
@@ -175,6 +245,18 @@ def open_executor(address: str | None, workers: int) -> Generator[Executor]:
         raise UsageError("--workers is for this machine alone: leave it out, or --ray")
     with RayCluster(address) as cluster:
         yield cluster
+
+
+_TYPES: Final[Mapping[str, Callable[[str], object]]] = {
+    **dict.fromkeys(("FILE", "DIR", "PATH", "TRACE", "SCRIPT", "SLOW", "FAST", "SLOW2"), Path),
+    **dict.fromkeys(("N", "PID", "NODE", "TIER"), int),
+    **dict.fromkeys(("SHARE", "P%", "PERCENT"), share),
+    "SIZE": size,
+    "RATE": rate,
+    "TIME": duration_or_seconds,
+    "START-END": address_range,
+}
+"""How values are read, by the names that help has for them."""
 
 
 def policy_info(name: str) -> PolicyInfo:

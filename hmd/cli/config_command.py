@@ -6,11 +6,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import ConfigError, Exit, MissingError
-from hmd.cli.arguments import add_flag, whole_number
+from hmd.cli.arguments import add_action, whole_number
 from hmd.cli.output import format_bytes, print_json, printable
 
 if TYPE_CHECKING:
@@ -44,27 +43,38 @@ MAX_SHOWN = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd config``."""
+    """Add the commands of ``hmd config``."""
     commands = parser.add_subparsers(metavar="check|match|generate|show|schema", required=True)
-    check = commands.add_parser("check", help="report every mistake, with file and line")
-    check.add_argument("file", type=Path, metavar="FILE")
-    add_flag(check, "--json", "print {ok, errors, warnings} as JSON")
-    check.set_defaults(func=run_check)
-    match = commands.add_parser("match", help="show what each target matches now")
-    match.add_argument("file", type=Path, metavar="FILE")
-    add_flag(match, "--json", "print JSON: bytes")
-    match.set_defaults(func=run_match)
-    generate = commands.add_parser("generate", help="print a configuration for this machine")
-    generate.add_argument(
-        "--targets", type=whole_number(64), default=8, metavar="N", help="most targets (default 8)"
+    add_action(
+        commands,
+        "check",
+        "report every mistake, with file and line",
+        run_check,
+        "FILE\n--json  print {ok, errors, warnings} as JSON",
     )
-    generate.set_defaults(func=run_generate)
-    show = commands.add_parser("show", help="print the effective settings, defaults filled in")
-    show.add_argument("file", type=Path, metavar="FILE")
-    add_flag(show, "--json", "print JSON instead of YAML")
-    show.set_defaults(func=run_show)
-    schema = commands.add_parser("schema", help="print the JSON Schema of the configuration")
-    schema.set_defaults(func=run_schema)
+    add_action(
+        commands,
+        "match",
+        "show what each target matches now",
+        run_match,
+        "FILE\n--json  print JSON: bytes",
+    )
+    add_action(
+        commands,
+        "generate",
+        "print a configuration for this machine",
+        run_generate,
+        "--targets N  most targets (default 8)",
+        targets=whole_number(64),
+    ).set_defaults(targets=8)
+    add_action(
+        commands,
+        "show",
+        "print the effective settings, defaults filled in",
+        run_show,
+        "FILE\n--json  print JSON instead of YAML",
+    )
+    add_action(commands, "schema", "print the JSON Schema of the configuration", run_schema)
 
 
 def run_check(args: argparse.Namespace) -> int:

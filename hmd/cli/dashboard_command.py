@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import Exit, UnreachableError
-from hmd.cli.arguments import add_socket, number
+from hmd.cli.arguments import add_options, number
 from hmd.cli.main import build_parser
 from hmd.cli.output import plain
 from hmd.control.client import ask
@@ -43,33 +43,20 @@ examples:
 The data is at /state.json and /heat.json?process=PID:START. Ctrl-C ends it.
 """
 
+OPTIONS = f"""\
+--listen ADDRESS:PORT  where to serve: 127.0.0.1, localhost or [::1] (default {DEFAULT_LISTEN})
+--socket
+--minutes N            how far back the page looks, 1 to 1440 (default {DEFAULT_MINUTES:g})
+--traces SLOW FAST     two traces of a program, all-slow and all-fast: shows how much fast memory it
+                       needs
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd dashboard``."""
     parser.usage = "hmd dashboard [options]"
-    parser.add_argument(
-        "--listen",
-        type=_loopback,
-        default=_loopback(DEFAULT_LISTEN),
-        metavar="ADDRESS:PORT",
-        help=f"where to serve: 127.0.0.1, localhost or [::1] (default {DEFAULT_LISTEN})",
-    )
-    add_socket(parser)
-    parser.add_argument(
-        "--minutes",
-        type=number(1, 1440),
-        default=DEFAULT_MINUTES,
-        metavar="N",
-        help=f"how far back the page looks, 1 to 1440 (default {DEFAULT_MINUTES:g})",
-    )
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        nargs=2,
-        metavar=("SLOW", "FAST"),
-        help="two traces of a program, all-slow and all-fast: shows how much fast memory it needs",
-    )
-    parser.set_defaults(func=run)
+    add_options(parser, OPTIONS, listen=_loopback, minutes=number(1, 1440))
+    parser.set_defaults(func=run, listen=_loopback(DEFAULT_LISTEN), minutes=DEFAULT_MINUTES)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from hmd.cli.enable_command import add_plan_arguments, carry_out
+from hmd.cli.arguments import add_options
+from hmd.cli.enable_command import SHOW_AND_APPLY, carry_out
 
 DESCRIPTION = "Stop the service, and remove what 'hmd enable' has written."
 
@@ -21,8 +23,8 @@ package instead.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd disable``."""
-    add_plan_arguments(parser)
-    parser.set_defaults(func=run)
+    add_options(parser, SHOW_AND_APPLY)
+    parser.set_defaults(func=run, root=Path("/"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import Diagnostic, Exit, Severity, UnavailableError
-from hmd.cli.arguments import add_flag
+from hmd.cli.arguments import add_options
 from hmd.cli.output import console, print_json, print_table
 from hmd.linux.procfs import SYSFS
 from hmd.sample.sampler import CAPABILITIES, SampleSettings
@@ -37,19 +37,18 @@ levels:
   ok    works         warn  hmd works, with less effect      fail  hmd cannot work
 """
 
+OPTIONS = """\
+--json         print JSON
+--report FILE  write the findings and what they follow from into a tar file, without personal data
+--proc DIR     (hidden)
+--sysfs DIR    (hidden)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd doctor``."""
-    add_flag(parser, "--json", "print JSON")
-    parser.add_argument(
-        "--report",
-        type=Path,
-        metavar="FILE",
-        help="write the findings and what they follow from into a tar file, without personal data",
-    )
-    parser.add_argument("--proc", type=Path, default=Path("/proc"), help=argparse.SUPPRESS)
-    parser.add_argument("--sysfs", type=Path, default=SYSFS, help=argparse.SUPPRESS)
-    parser.set_defaults(func=run)
+    add_options(parser, OPTIONS)
+    parser.set_defaults(func=run, proc=Path("/proc"), sysfs=SYSFS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,14 +11,8 @@ from typing import Any
 
 from hmd.base.errors import Exit, HmdError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.admin_request import (
-    add_lifetime,
-    add_nodes,
-    add_request_options,
-    lifetime,
-    selected_nodes,
-)
-from hmd.cli.arguments import add_flag, duration_or_seconds
+from hmd.cli.admin_request import NODES, REQUEST, lifetime, selected_nodes
+from hmd.cli.arguments import add_options
 from hmd.cli.output import format_bytes, format_count, print_json
 from hmd.control.client import ask, send_admin_request
 
@@ -69,16 +63,16 @@ POLL_S = 1.0
 MAX_DIFFERENCE = 32 << 20
 """Bytes by which the kernel's count of a node may exceed what was found in processes."""
 
+OPTIONS = f"""\
+{NODES}--no-wait      return at once
+--until-restart
+--timeout TIME  longest wait, as in 10min
+{REQUEST}"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd drain``."""
-    add_nodes(parser)
-    add_flag(parser, "--no-wait", "return at once")
-    add_lifetime(parser)
-    parser.add_argument(
-        "--timeout", type=duration_or_seconds, metavar="TIME", help="longest wait, as in 10min"
-    )
-    add_request_options(parser)
+    add_options(parser, OPTIONS)
     parser.set_defaults(func=run)
 
 

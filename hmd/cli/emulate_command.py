@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hmd.base.atomic_file import check_writable
 from hmd.base.errors import Exit, MissingError, UsageError
-from hmd.cli.arguments import add_flag, add_repeatable, duration_or_seconds, number
+from hmd.cli.arguments import add_options, number
 from hmd.cli.output import (
     console,
     format_bytes,
@@ -61,86 +61,39 @@ exit codes: that of COMMAND; 124 if --timeout ended it; 128+N if signal N did; t
 if the machine did not boot.
 """
 
+OPTIONS = """\
+instead of a command:
+| --list             print the presets and their sources
+| --counters         in an emulated machine: print its current counters
+the machine:
+--preset NAME|FILE   machine (default: dram-pm)
+--node FIELD=VALUE,... ...
+                     a node instead of the preset's; may be repeated. Fields: name, size (1GiB),
+                     cpus (0-1, or none), read-latency and write-latency (ns), read-bandwidth and
+                     write-bandwidth (GB/s), granularity (bytes); omitted fields are the preset's
+--cpus N             number of CPUs (default: the preset's)
+--parts PART,...     parts of the timing model: cache, mlp, prefetch, bandwidth, kernel, sampling,
+                     tlb, shootdown (default: all)
+--without PART ...   leave out this part of the timing model; may be repeated
+--no-model           no timing model: memory of one speed, and the guest as fast as possible
+--dilation FACTOR    guest time per modelled time (default: 20; 0: no pacing, modelled time only)
+--append TEXT ...    kernel parameters to add
+the command:
+--cwd DIR            working directory (default: the current one)
+--rw DIR ...         folder that the guest may write to; may be repeated
+--env NAME=VALUE ...  environment variable to add; may be repeated
+--timeout TIME       end the command after this time, as in 10min or 600 (seconds), without the boot
+--json [FILE]        write counters and times as JSON at the end (without FILE: to standard output)
+--verbose            print the guest kernel's log on standard error
+[COMMAND ...]        (hidden)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd emulate``."""
     parser.usage = "%(prog)s [options] -- COMMAND [ARGUMENT ...]"
-    _add_actions(parser)
-    _add_machine(parser)
-    _add_command(parser)
-    parser.set_defaults(func=run)
-
-
-def _add_actions(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("instead of a command").add_mutually_exclusive_group()
-    add_flag(group, "--list", "print the presets and their sources")
-    add_flag(group, "--calibrate", argparse.SUPPRESS)
-    add_flag(group, "--counters", "in an emulated machine: print its current counters")
-
-
-def _add_machine(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the machine")
-    group.add_argument(
-        "--preset", default="dram-pm", metavar="NAME|FILE", help="machine (default: dram-pm)"
-    )
-    add_repeatable(
-        group,
-        "--node",
-        "FIELD=VALUE,...",
-        "a node instead of the preset's; may be repeated. Fields: name, size (1GiB), cpus "
-        "(0-1, or none), read-latency and write-latency (ns), read-bandwidth and "
-        "write-bandwidth (GB/s), granularity (bytes); omitted fields are the preset's",
-    )
-    group.add_argument(
-        "--cpus", type=int, metavar="N", help="number of CPUs (default: the preset's)"
-    )
-    group.add_argument(
-        "--parts",
-        metavar="PART,...",
-        help="parts of the timing model: cache, mlp, prefetch, bandwidth, kernel, sampling, "
-        "tlb, shootdown (default: all)",
-    )
-    add_repeatable(
-        group, "--without", "PART", "leave out this part of the timing model; may be repeated"
-    )
-    add_flag(
-        group,
-        "--no-model",
-        "no timing model: memory of one speed, and the guest as fast as possible",
-    )
-    group.add_argument(
-        "--dilation",
-        type=number(0, 10_000),
-        metavar="FACTOR",
-        help="guest time per modelled time (default: 20; 0: no pacing, modelled time only)",
-    )
-    add_repeatable(group, "--append", "TEXT", "kernel parameters to add")
-
-
-def _add_command(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the command")
-    group.add_argument(
-        "--cwd", type=Path, metavar="DIR", help="working directory (default: the current one)"
-    )
-    add_repeatable(
-        group, "--rw", "DIR", "folder that the guest may write to; may be repeated", parse=Path
-    )
-    add_repeatable(group, "--env", "NAME=VALUE", "environment variable to add; may be repeated")
-    group.add_argument(
-        "--timeout",
-        type=duration_or_seconds,
-        metavar="TIME",
-        help="end the command after this time, as in 10min or 600 (seconds), without the boot",
-    )
-    group.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="write counters and times as JSON at the end (without FILE: to standard output)",
-    )
-    add_flag(group, "--verbose", "print the guest kernel's log on standard error")
-    group.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
+    add_options(parser, OPTIONS, dilation=number(0, 10_000))
+    parser.set_defaults(func=run, preset="dram-pm")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -151,10 +104,6 @@ def run(args: argparse.Namespace) -> int:
         return _print_presets(args)
     if args.counters:
         return _print_counters(args)
-    if args.calibrate:
-        raise UsageError(
-            "--calibrate has moved to the checkout: python -m bench.calibration PRESET"
-        )
     if not args.command:
         raise UsageError("no command: hmd emulate [options] -- COMMAND")
     return _run(args)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import Exit, HmdError, MissingError, UsageError, os_error
-from hmd.cli.arguments import add_flag
+from hmd.cli.arguments import add_options
 from hmd.cli.output import console, print_json, print_table
 from hmd.sample.sampler import CAPABILITIES, SampleSettings
 
@@ -35,31 +35,25 @@ examples:
   hmd disable              undo it; the configuration stays
 """
 
+SHOW_AND_APPLY = """\
+--dry-run   print the changes only
+--yes       do not ask
+--json      print the changes as JSON
+--root DIR  (hidden)
+"""
+
+OPTIONS = f"""\
+--sampler NAME     give the service the privileges of this sampler (default: of the one in
+                   /etc/hmd/hmd.yaml; with auto, of the best that works here)
+--no-start         do not start it now
+--accept-writable  install it also where users other than root may change the files that it runs
+{SHOW_AND_APPLY}"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd enable``."""
-    parser.add_argument(
-        "--sampler",
-        metavar="NAME",
-        help="give the service the privileges of this sampler (default: of the one in "
-        "/etc/hmd/hmd.yaml; with auto, of the best that works here)",
-    )
-    add_flag(parser, "--no-start", "do not start it now")
-    add_flag(
-        parser,
-        "--accept-writable",
-        "install it also where users other than root may change the files that it runs",
-    )
-    add_plan_arguments(parser)
-    parser.set_defaults(func=run)
-
-
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that show changes and apply them."""
-    add_flag(parser, "--dry-run", "print the changes only")
-    add_flag(parser, "--yes", "do not ask")
-    add_flag(parser, "--json", "print the changes as JSON")
-    parser.add_argument("--root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
+    add_options(parser, OPTIONS)
+    parser.set_defaults(func=run, root=Path("/"))
 
 
 def run(args: argparse.Namespace) -> int:

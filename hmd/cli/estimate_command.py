@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import Exit, UsageError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.arguments import add_flag, address_range, number, share, size, whole_number
+from hmd.cli.arguments import add_options, number, whole_number
 from hmd.cli.output import (
     console,
     format_bytes,
@@ -89,50 +89,62 @@ NEEDS = (
 
 _REGIONS = "'hmd estimate SLOW FAST --by region' lists regions with their addresses"
 
+OPTIONS = f"""\
+SLOW                 trace with all pages slow
+[FAST]               trace with all pages fast
+--also SLOW2 FAST2 ...
+                     another pair of runs of the same program; their scatter widens the interval;
+                     may be repeated
+one run:
+--recorded-on {{fast,slow}}
+                     tier that held the pages of the one run (default: that of 'hmd record --tier')
+--latencies FAST,SLOW
+                     idle latencies of both tiers in ns, as measured (default: those in the trace)
+--bandwidths READ,WRITE
+                     peak bandwidths of the slow tier in GB/s (default: those in the trace)
+which pages are fast (all others are slow):
+| --hot-first P%     the hottest pages: this share of them
+| --cold-first P%    the coldest pages: this share of them
+| --fast-bytes SIZE  the hottest pages that fit, as in 512MiB
+| --interleave P%    this share of pages, evenly spread
+| --range START-END ...
+                     pages at these addresses, hexadecimal, END exclusive; may be repeated
+| --layout FILE      pages in a file's ranges: one START-END per line, # starts a comment; or a JSON
+                     list
+| --sweep            the hottest pages, from none to all: how much fast memory the program needs
+output:
+--by {{phase,region}}  break the runtime down by one of these only (default: both)
+--steps N            steps of the sweep, of equally many pages (default {STEPS})
+--picture FILE       draw the sweep: a .png, .svg or .pdf
+--schedule FILE      add the cost of these migrations: CSV, see below
+--move-ns NS         time that moving a page costs the program, in nanoseconds (default 2000 for 4
+                     KiB)
+--json               print JSON: seconds, bytes, shares
+the model:
+--model {{hmd,published}}
+                     hmd's model, or the published differential tracing of ISC 2022 (default hmd)
+--cut-by {{time,accesses,instructions}}
+                     quantity that all windows of a run have in equal parts (default: instructions
+                     if both traces count them, else accesses; published: time)
+--windows N          hmd: number of windows (default 60)
+--window MS          published: length of a window of the slow run in milliseconds (default 50)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd estimate``."""
     parser.usage = "hmd estimate [options] SLOW [FAST]"
-    parser.add_argument("slow", type=Path, metavar="SLOW", help="trace with all pages slow")
-    parser.add_argument(
-        "fast", type=Path, nargs="?", metavar="FAST", help="trace with all pages fast"
+    add_options(
+        parser,
+        OPTIONS,
+        latencies=_two_numbers,
+        bandwidths=_two_numbers,
+        steps=whole_number(100_000),
+        move_ns=number(1e-3, 1e9),
+        windows=whole_number(100_000),
+        window=number(1e-3, 1e9),
     )
-    parser.add_argument(
-        "--also",
-        type=Path,
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("SLOW2", "FAST2"),
-        help="another pair of runs of the same program; their scatter widens the interval; may be "
-        "repeated",
-    )
-    _add_one_run(parser)
-    _add_layouts(parser)
-    _add_answers(parser)
-    _add_model(parser)
-    parser.set_defaults(func=run)
-
-
-def _add_one_run(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("one run")
-    group.add_argument(
-        "--recorded-on",
-        choices=("fast", "slow"),
-        help="tier that held the pages of the one run (default: that of 'hmd record --tier')",
-    )
-    group.add_argument(
-        "--latencies",
-        type=_two_numbers,
-        metavar="FAST,SLOW",
-        help="idle latencies of both tiers in ns, as measured (default: those in the trace)",
-    )
-    group.add_argument(
-        "--bandwidths",
-        type=_two_numbers,
-        metavar="READ,WRITE",
-        help="peak bandwidths of the slow tier in GB/s (default: those in the trace)",
-    )
+    parser.set_defaults(func=run, model="hmd")
 
 
 def _two_numbers(text: str) -> tuple[float, float]:
@@ -142,110 +154,6 @@ def _two_numbers(text: str) -> tuple[float, float]:
     if len(words) != 2:
         raise argparse.ArgumentTypeError(f"{text!r} is not two numbers, such as 90,250")
     return convert(words[0]), convert(words[1])
-
-
-def _add_layouts(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("which pages are fast (all others are slow)")
-    which = group.add_mutually_exclusive_group()
-    which.add_argument(
-        "--hot-first", type=share, metavar="P%", help="the hottest pages: this share of them"
-    )
-    which.add_argument(
-        "--cold-first", type=share, metavar="P%", help="the coldest pages: this share of them"
-    )
-    which.add_argument(
-        "--fast-bytes", type=size, metavar="SIZE", help="the hottest pages that fit, as in 512MiB"
-    )
-    which.add_argument(
-        "--interleave", type=share, metavar="P%", help="this share of pages, evenly spread"
-    )
-    which.add_argument(
-        "--range",
-        dest="ranges",
-        type=address_range,
-        action="append",
-        metavar="START-END",
-        help="pages at these addresses, hexadecimal, END exclusive; may be repeated",
-    )
-    which.add_argument(
-        "--layout",
-        type=Path,
-        metavar="FILE",
-        help="pages in a file's ranges: one START-END per line, # starts a comment; or a JSON list",
-    )
-    add_flag(
-        which,
-        "--sweep",
-        "the hottest pages, from none to all: how much fast memory the program needs",
-    )
-
-
-def _add_answers(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--by",
-        choices=("phase", "region"),
-        help="break the runtime down by one of these only (default: both)",
-    )
-    group.add_argument(
-        "--steps",
-        type=whole_number(100_000),
-        metavar="N",
-        help=f"steps of the sweep, of equally many pages (default {STEPS})",
-    )
-    group.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw the sweep: a .png, .svg or .pdf"
-    )
-    group.add_argument(
-        "--schedule",
-        type=Path,
-        metavar="FILE",
-        help="add the cost of these migrations: CSV, see below",
-    )
-    group.add_argument(
-        "--move-ns",
-        type=number(1e-3, 1e9),
-        metavar="NS",
-        help="time that moving a page costs the program, in nanoseconds (default 2000 for 4 KiB)",
-    )
-    add_flag(group, "--json", "print JSON: seconds, bytes, shares")
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the model")
-    group.add_argument(
-        "--model",
-        type=_model,
-        choices=("hmd", "published"),
-        default="hmd",
-        help="hmd's model, or the published differential tracing of ISC 2022 (default hmd)",
-    )
-    group.add_argument(
-        "--cut-by",
-        choices=("time", "accesses", "instructions"),
-        help="quantity that all windows of a run have in equal parts (default: instructions if "
-        "both traces count them, else accesses; published: time)",
-    )
-    group.add_argument(
-        "--windows",
-        type=whole_number(100_000),
-        metavar="N",
-        help="hmd: number of windows (default 60)",
-    )
-    group.add_argument(
-        "--window",
-        type=number(1e-3, 1e9),
-        metavar="MS",
-        help="published: length of a window of the slow run in milliseconds (default 50)",
-    )
-
-
-def _model(text: str) -> str:
-    """Return the name of a model; ``isc22`` is the former name of the published one."""
-    if text != "isc22":
-        return text
-    print("hmd: warning: --model isc22 is now --model published", file=sys.stderr)
-    return "published"
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import argparse
 from typing import Any
 
 from hmd.base.errors import Exit, TargetError, UsageError
-from hmd.cli.arguments import add_flag, add_socket, duration
+from hmd.cli.arguments import add_options, duration
 from hmd.cli.output import format_bytes, format_share, print_json, print_table
 from hmd.control.client import send_admin_request
 
@@ -31,29 +31,21 @@ examples:
   hmd explain --slow redis --since 20min --before 2h
 """
 
+OPTIONS = """\
+--socket
+PID|TARGET     a process, or all of a target
+[ADDRESS]      as in 0x7f5c80000000
+--slow         why a target became slower
+--since TIME   with --slow: how long it is slower already (default 1h)
+--before TIME  with --slow: the time before that to compare with (default 1d)
+--json         print JSON: bytes, seconds, rates
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd explain``."""
-    add_socket(parser)
-    parser.add_argument("subject", metavar="PID|TARGET", help="a process, or all of a target")
-    parser.add_argument("address", nargs="?", metavar="ADDRESS", help="as in 0x7f5c80000000")
-    add_flag(parser, "--slow", "why a target became slower")
-    parser.add_argument(
-        "--since",
-        type=duration,
-        default=3600.0,
-        metavar="TIME",
-        help="with --slow: how long it is slower already (default 1h)",
-    )
-    parser.add_argument(
-        "--before",
-        type=duration,
-        default=86400.0,
-        metavar="TIME",
-        help="with --slow: the time before that to compare with (default 1d)",
-    )
-    add_flag(parser, "--json", "print JSON: bytes, seconds, rates")
-    parser.set_defaults(func=run)
+    add_options(parser, OPTIONS, since=duration, before=duration)
+    parser.set_defaults(func=run, since=3600.0, before=86400.0)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from hmd.base.errors import Exit, TargetError
-from hmd.cli.arguments import add_flag, add_socket
+from hmd.cli.arguments import add_options
 from hmd.cli.output import print_json_line
 from hmd.control.client import ask
 
@@ -24,16 +23,17 @@ examples:
   hmd heatmap --json                     the data, for other programs
 """
 
+OPTIONS = """\
+--socket
+--pid PID            the process (default: the only one, with --json all)
+| -o, --output FILE  a .png, .svg or .pdf
+| --json             print JSON: seconds, bins of at most 2 MiB, pages by tier
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd heatmap``."""
-    add_socket(parser)
-    parser.add_argument(
-        "--pid", type=int, help="the process (default: the only one, with --json all)"
-    )
-    output = parser.add_mutually_exclusive_group(required=True)
-    output.add_argument("-o", "--output", type=Path, metavar="FILE", help="a .png, .svg or .pdf")
-    add_flag(output, "--json", "print JSON: seconds, bins of at most 2 MiB, pages by tier")
+    add_options(parser, OPTIONS, ("|",))
     parser.set_defaults(func=run)
 
 

@@ -113,7 +113,6 @@ GROUPS: Final[Mapping[str, tuple[CommandEntry, ...]]] = {
 
 COMMANDS: Final = {entry.name: entry for group in GROUPS.values() for entry in group}
 
-
 EPILOG = """\
 examples:
   hmd doctor                                 what this machine can do, and what to change

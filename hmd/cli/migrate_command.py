@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import Exit, HmdError, NotPermittedError, Severity, TargetError
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
-from hmd.cli.arguments import add_flag, address_range, rate, size
+from hmd.cli.arguments import add_options
 from hmd.cli.output import format_bytes, format_count, print_json, print_records
 from hmd.linux.procfs import alive, format_ids, read_live_stat
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hmd.migrate.process_plans import ProcessPlans
     from hmd.migrate.status import MoveTotals
     from hmd.policy.plan import Plan
-
 
 DESCRIPTION = """\
 Move the resident pages of a running process to a memory node. The process keeps running.
@@ -55,39 +54,22 @@ ADVICE = {
 }
 """What to do where pages did not move, by the name of their ``MoveStatus``."""
 
+OPTIONS = """\
+--pid PID              the process
+--to NODE              destination node
+--from NODE            only pages on this node (default: on all other nodes)
+--range START-END ...  only these addresses, hexadecimal as in /proc/PID/maps; may be repeated
+--limit SIZE           move at most this much, as in 512MiB
+--rate RATE            highest rate, as in 200MiB/s (default: no limit)
+--shared               also move pages that other processes map (needs CAP_SYS_NICE)
+--dry-run              move nothing, show what would move
+--json                 print JSON: bytes, base pages, s
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd migrate``."""
-    parser.add_argument("--pid", type=int, required=True, help="the process")
-    parser.add_argument("--to", type=int, required=True, metavar="NODE", help="destination node")
-    parser.add_argument(
-        "--from",
-        dest="from_node",
-        type=int,
-        metavar="NODE",
-        help="only pages on this node (default: on all other nodes)",
-    )
-    parser.add_argument(
-        "--range",
-        dest="ranges",
-        type=address_range,
-        action="append",
-        default=[],
-        metavar="START-END",
-        help="only these addresses, hexadecimal as in /proc/PID/maps; may be repeated",
-    )
-    parser.add_argument(
-        "--limit", type=size, metavar="SIZE", help="move at most this much, as in 512MiB"
-    )
-    parser.add_argument(
-        "--rate",
-        type=rate,
-        metavar="RATE",
-        help="highest rate, as in 200MiB/s (default: no limit)",
-    )
-    add_flag(parser, "--shared", "also move pages that other processes map (needs CAP_SYS_NICE)")
-    add_flag(parser, "--dry-run", "move nothing, show what would move")
-    add_flag(parser, "--json", "print JSON: bytes, base pages, s")
+    add_options(parser, OPTIONS, ("pid", "to"))
     parser.set_defaults(func=run)
 
 

@@ -9,12 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable, write_finished
 from hmd.base.errors import Exit, UsageError
-from hmd.cli.arguments import add_flag, share, whole_number
+from hmd.cli.arguments import add_options, whole_number
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_records
 from hmd.tensors.planners import PLANNERS, planner_named
 
@@ -48,57 +47,28 @@ the extra ilp)
 PLANNER = "portfolio"
 STEPS = 5
 
+OPTIONS = f"""\
+TRACE             a tensor trace (.npz)
+--tiers FILE      memory system: g10, dram-pm, hbm-dram-flash, or a YAML file (default g10)
+--planner NAME    the planner: {", ".join(PLANNERS)}, or g10@FACTOR (default {PLANNER})
+--plan FILE       price the moves of a JSON file instead
+--rules NAME      pricing rules: strict, or g10 as in the publication (default strict)
+--compare         price all planners that suit
+--sweep TIER      price the plan for several capacities of this tier
+--steps N         capacities of the sweep (default {STEPS})
+--within PERCENT  find the least capacity of the fastest tier, or of that of --sweep, with which the
+                  step takes at most so much longer than the ideal
+--moves FILE      write the plan's moves as JSON
+--picture FILE    draw tiers, links and stalls, or the sweep: .png, .svg
+--json            print JSON: seconds, bytes, shares
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd plan``."""
     parser.usage = "hmd plan [options] TRACE"
-    parser.add_argument("trace", type=Path, metavar="TRACE", help="a tensor trace (.npz)")
-    parser.add_argument(
-        "--tiers",
-        default="g10",
-        metavar="FILE",
-        help="memory system: g10, dram-pm, hbm-dram-flash, or a YAML file (default g10)",
-    )
-    parser.add_argument(
-        "--planner",
-        metavar="NAME",
-        help=f"the planner: {', '.join(PLANNERS)}, or g10@FACTOR (default {PLANNER})",
-    )
-    parser.add_argument(
-        "--plan", type=Path, metavar="FILE", help="price the moves of a JSON file instead"
-    )
-    parser.add_argument(
-        "--rules",
-        default="strict",
-        metavar="NAME",
-        help="pricing rules: strict, or g10 as in the publication (default strict)",
-    )
-    add_flag(parser, "--compare", "price all planners that suit")
-    parser.add_argument(
-        "--sweep", metavar="TIER", help="price the plan for several capacities of this tier"
-    )
-    parser.add_argument(
-        "--steps",
-        type=whole_number(100, min_value=2),
-        metavar="N",
-        help=f"capacities of the sweep (default {STEPS})",
-    )
-    parser.add_argument(
-        "--within",
-        type=share,
-        metavar="PERCENT",
-        help="find the least capacity of the fastest tier, or of that of --sweep, with which the"
-        " step takes at most so much longer than the ideal",
-    )
-    parser.add_argument("--moves", type=Path, metavar="FILE", help="write the plan's moves as JSON")
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        metavar="FILE",
-        help="draw tiers, links and stalls, or the sweep: .png, .svg",
-    )
-    add_flag(parser, "--json", "print JSON: seconds, bytes, shares")
-    parser.set_defaults(func=run)
+    add_options(parser, OPTIONS, tiers=str, sweep=str, steps=whole_number(100, min_value=2))
+    parser.set_defaults(func=run, tiers="g10", rules="strict")
 
 
 def run(args: argparse.Namespace) -> int:

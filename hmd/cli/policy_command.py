@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import Exit, UsageError
-from hmd.cli.admin_request import add_lifetime, add_request_options, lifetime, send
-from hmd.cli.arguments import add_flag, policy_info
+from hmd.cli.admin_request import REQUEST, lifetime, send
+from hmd.cli.arguments import add_action, policy_info
 from hmd.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
@@ -33,25 +33,26 @@ examples:
   hmd policy use --default                  return to the configured policy
 """
 
+SHOW = """\
+NAME      a name of "hmd policy list"
+| --json  print JSON, in base units
+| --yaml  print its section of the configuration
+"""
+
+USE = f"""\
+[NAME]     a name of "hmd policy list"
+--default  return to the configured policy
+--until-restart
+{REQUEST}"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd policy``."""
-    commands = parser.add_subparsers(metavar="list|show|use", required=True)
-    listing = commands.add_parser("list", help="list the policies with one line each")
-    add_flag(listing, "--json", "print JSON")
-    listing.set_defaults(func=run_list)
-    show = commands.add_parser("show", help="describe one policy: use, settings, units, effects")
-    show.add_argument("name", metavar="NAME", help='a name of "hmd policy list"')
-    form = show.add_mutually_exclusive_group()
-    add_flag(form, "--json", "print JSON, in base units")
-    add_flag(form, "--yaml", "print its section of the configuration")
-    show.set_defaults(func=run_show)
-    use = commands.add_parser("use", help="make the running daemon use another policy")
-    use.add_argument("name", metavar="NAME", nargs="?", help='a name of "hmd policy list"')
-    add_flag(use, "--default", "return to the configured policy")
-    add_lifetime(use)
-    add_request_options(use)
-    use.set_defaults(func=run_use)
+    """Add the commands of ``hmd policy``."""
+    family = parser.add_subparsers(metavar="list|show|use", required=True)
+    summary = "list the policies with one line each"
+    add_action(family, "list", summary, run_list, "--json  print JSON")
+    add_action(family, "show", "describe one policy: use, settings, units, effects", run_show, SHOW)
+    add_action(family, "use", "make the running daemon use another policy", run_use, USE)
 
 
 def run_list(args: argparse.Namespace) -> int:

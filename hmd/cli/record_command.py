@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable
 from hmd.base.errors import Exit, UsageError
-from hmd.cli.arguments import add_flag, duration_or_seconds, whole_number
+from hmd.cli.arguments import add_options, whole_number
 from hmd.cli.output import write_json
 from hmd.sample.sampler import CAPABILITIES
 
@@ -40,78 +40,37 @@ The exit code is the program's own, or 0 if the program runs on. Ctrl-C and SIGT
 recording and keep it.
 """
 
+OPTIONS = f"""\
+-o, --output FILE   the trace to write
+--pid PID           record a running process and its children
+--tier {{fast,slow}}  place all memory of the command on the fastest or the slowest tier, without
+                    address randomisation
+--randomize         with --tier, keep address randomisation: 'hmd estimate' can then use the samples
+                    of the slow run only
+--period N          accesses per sample; for damon, milliseconds between two cycles (default: the
+                    sampler's own)
+--sampler {{auto,{",".join(CAPABILITIES)}}}
+                    sampler (default auto: the best that works here)
+--loads {{auto,miss,latency}}
+                    loads that a PMU samples: those that miss the last-level cache, or slow ones,
+                    whose latencies are known then, but not how many there are (default auto: misses
+                    where the CPU can)
+--no-pairs          sample loads with one counter only. By default a second counter with another
+                    period samples them as well, so that some samples are pairs of misses close
+                    together, which show 'hmd estimate' which misses overlap
+--interval TIME     time between two reads of rings and mappings, as in 500ms or 0.5 (seconds;
+                    default 200ms)
+--seconds TIME      stop recording after this time, as in 5min or 30 (seconds); the program runs on
+--json [FILE]       write a summary as JSON at the end (without FILE: to standard error, since
+                    standard output is the program's)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd record``."""
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="the trace to write"
-    )
-    parser.add_argument("--pid", type=int, help="record a running process and its children")
-    parser.add_argument(
-        "--tier",
-        choices=("fast", "slow"),
-        help="place all memory of the command on the fastest or the slowest tier, without address "
-        "randomisation",
-    )
-    add_flag(
-        parser,
-        "--randomize",
-        "with --tier, keep address randomisation: 'hmd estimate' can then use the samples of "
-        "the slow run only",
-    )
-    parser.add_argument(
-        "--period",
-        type=whole_number(1 << 31),
-        metavar="N",
-        help="accesses per sample; for damon, milliseconds between two cycles (default: the "
-        "sampler's own)",
-    )
-    parser.add_argument(
-        "--sampler",
-        choices=("auto", *CAPABILITIES),
-        default="auto",
-        help="sampler (default auto: the best that works here)",
-    )
-    parser.add_argument(
-        "--loads",
-        choices=("auto", "miss", "latency"),
-        default="auto",
-        help="loads that a PMU samples: those that miss the last-level cache, or slow ones, whose "
-        "latencies are known then, but not how many there are (default auto: misses where the CPU "
-        "can)",
-    )
-    parser.add_argument(
-        "--no-pairs",
-        dest="pairs",
-        action="store_false",
-        help="sample loads with one counter only. By default a second counter with another period "
-        "samples them as well, so that some samples are pairs of misses close together, which"
-        " show 'hmd estimate' which misses overlap",
-    )
-    parser.add_argument(
-        "--interval",
-        type=duration_or_seconds,
-        default=0.2,
-        metavar="TIME",
-        help="time between two reads of rings and mappings, as in 500ms or 0.5 (seconds; default"
-        " 200ms)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=duration_or_seconds,
-        metavar="TIME",
-        help="stop recording after this time, as in 5min or 30 (seconds); the program runs on",
-    )
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="write a summary as JSON at the end (without FILE: to standard error, since standard "
-        "output is the program's)",
-    )
+    add_options(parser, OPTIONS, ("output",), period=whole_number(1 << 31))
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
-    parser.set_defaults(func=run)
+    parser.set_defaults(func=run, sampler="auto", loads="auto", interval=0.2)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         seconds=args.seconds,
         settings=RecordSettings(interval_s=args.interval),
         sample=SampleSettings(
-            sampler=args.sampler, period=args.period, loads=args.loads, pairs=args.pairs
+            sampler=args.sampler, period=args.period, loads=args.loads, pairs=not args.no_pairs
         ),
     )
     if args.pid is not None:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hmd.base.errors import Exit, HmdError, TargetError
-from hmd.cli.arguments import add_flag, add_socket, duration
+from hmd.cli.arguments import add_options, duration
 from hmd.cli.output import format_bytes, format_share, print_json, print_table
 from hmd.control.client import send_admin_request
 
@@ -32,21 +31,19 @@ Means are over the time that is recorded. Exit code 5 for a target that the hist
 daemon answers.
 """
 
+OPTIONS = """\
+--socket
+[TARGET]       one target instead of all
+--since TIME   as in 30min, 7d (default 1h)
+--file FILE    read this history
+--json         print JSON: bytes, seconds, rates
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd report``."""
-    add_socket(parser)
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="one target instead of all")
-    parser.add_argument(
-        "--since",
-        type=duration,
-        default=3600.0,
-        metavar="TIME",
-        help="as in 30min, 7d (default 1h)",
-    )
-    parser.add_argument("--file", type=Path, metavar="FILE", help="read this history")
-    add_flag(parser, "--json", "print JSON: bytes, seconds, rates")
-    parser.set_defaults(func=run)
+    add_options(parser, OPTIONS, since=duration)
+    parser.set_defaults(func=run, since=3600.0)
 
 
 def run(args: argparse.Namespace) -> int:

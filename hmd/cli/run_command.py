@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hmd.base.errors import Exit, HmdError, TransientError, is_transient
 from hmd.base.gc_pause import collector_paused
-from hmd.cli.arguments import add_flag, whole_number
+from hmd.cli.arguments import add_options, whole_number
 
 if TYPE_CHECKING:
     from hmd.config import Config
@@ -47,38 +47,22 @@ START_PAUSES_S = (1, 2, 4, 8, 16)
 START_S = 120.0
 """Start-up time requested of a service manager: a cold disk may need it."""
 
+OPTIONS = f"""\
+--config FILE    the configuration (default {DEFAULT_CONFIG})
+--dry-run        move nothing, whatever the configuration says
+--ticks N        exit after N ticks
+--once           the same as --ticks 1
+--preload        load numba and the kernels at the start, not with the first process (about 75 MiB)
+--compile        compile what the cache of kernels lacks, and exit; the daemon then starts at once
+--log-level {{debug,info,warning,error}}
+                 least level that is logged, on standard error (default info)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd run``."""
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=DEFAULT_CONFIG,
-        metavar="FILE",
-        help=f"the configuration (default {DEFAULT_CONFIG})",
-    )
-    add_flag(parser, "--dry-run", "move nothing, whatever the configuration says")
-    parser.add_argument("--ticks", type=whole_number(), metavar="N", help="exit after N ticks")
-    parser.add_argument(
-        "--once", dest="ticks", action="store_const", const=1, help="the same as --ticks 1"
-    )
-    add_flag(
-        parser,
-        "--preload",
-        "load numba and the kernels at the start, not with the first process (about 75 MiB)",
-    )
-    add_flag(
-        parser,
-        "--compile",
-        "compile what the cache of kernels lacks, and exit; the daemon then starts at once",
-    )
-    parser.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="least level that is logged, on standard error (default info)",
-    )
-    parser.set_defaults(func=run)
+    add_options(parser, OPTIONS, ticks=whole_number())
+    parser.set_defaults(func=run, config=DEFAULT_CONFIG, log_level="info")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     with collector_paused():
         service = _start(args)
     try:
-        service.run(args.ticks)
+        service.run(1 if args.once else args.ticks)
     finally:
         service.close()
     return Exit.OK
@@ -139,7 +123,7 @@ def _start(args: argparse.Namespace) -> Service:
             str(args.config),
             notifier,
             preload=args.preload,
-            wait_for_kernels=args.ticks is not None,
+            wait_for_kernels=args.once or args.ticks is not None,
         ),
         notifier,
     )

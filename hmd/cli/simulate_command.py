@@ -6,13 +6,12 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable
 from hmd.base.errors import Exit, UsageError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.arguments import add_flag, add_repeatable, policy_info
+from hmd.cli.arguments import add_options, policy_info
 from hmd.cli.output import (
     format_bytes,
     format_count,
@@ -23,10 +22,10 @@ from hmd.cli.output import (
     print_table,
 )
 from hmd.cli.simulation_options import (
+    DAEMON_OPTIONS,
+    DAEMON_TYPES,
+    DEFAULTS,
     ProgressLine,
-    add_daemon,
-    add_preset,
-    add_set,
     fast_pages,
     given_settings,
     policy_values,
@@ -64,68 +63,39 @@ examples:
   hmd simulate run.hmdt                                   what samples of a run say
 """
 
+OPTIONS = f"""\
+[TRACE]             recorded misses, or a trace
+--record TRACE      record the misses of COMMAND in the emulated machine; it runs twice, in /tmp,
+                    and must exit with 0
+[COMMAND ...]       (hidden)
+the machine:
+--preset
+--fast SIZE|SHARE   fast memory of the machine: a size, as in 64MiB, or a share of the program's
+                    pages (25%)
+the daemon, in modelled time:
+--policy NAME ...   policy to simulate; may be repeated (the default policy)
+--set
+{DAEMON_OPTIONS}--seed N            random seed of the sampling (1)
+output:
+--ticks             also print the ticks of each policy
+--json              print JSON, with ticks
+--picture FILE      draw the result (extra plot)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd simulate``."""
     parser.usage = (
         "%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]"
     )
-    parser.add_argument(
-        "trace", nargs="?", type=Path, metavar="TRACE", help="recorded misses, or a trace"
-    )
-    parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="TRACE",
-        help="record the misses of COMMAND in the emulated machine; it runs twice, in /tmp, and "
-        "must exit with 0",
-    )
-    parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
-    _add_machine(parser)
-    _add_daemon(parser)
-    output = parser.add_argument_group("output")
-    add_flag(output, "--ticks", "also print the ticks of each policy")
-    add_flag(output, "--json", "print JSON, with ticks")
-    output.add_argument("--picture", type=Path, metavar="FILE", help="draw the result (extra plot)")
-    parser.set_defaults(func=run)
-
-
-def _add_machine(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the machine")
-    add_preset(group)
-    group.add_argument(
-        "--fast",
-        default="25%",
-        metavar="SIZE|SHARE",
-        help="fast memory of the machine: a size, as in 64MiB, or a share of the program's pages "
-        "(25%%)",
-    )
-
-
-def _add_daemon(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the daemon, in modelled time")
-    add_repeatable(
-        group, "--policy", "NAME", "policy to simulate; may be repeated (the default policy)"
-    )
-    add_set(group)
-    group.add_argument(
-        "--guard",
-        choices=("auto", "on", "off"),
-        help=argparse.SUPPRESS,  # of version 0.1
-    )
-    add_flag(group, "--bounds", argparse.SUPPRESS)
-    add_daemon(group)
-    group.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="random seed of the sampling (1)"
-    )
+    add_options(parser, OPTIONS, **DAEMON_TYPES)
+    parser.set_defaults(func=run, fast="25%", **DEFAULTS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Record, or simulate and print."""
     if args.record is not None:
         return _record(args)
-    if args.bounds:
-        raise UsageError("--bounds has moved to the checkout: python -m bench.compare.bounds")
     if args.trace is None:
         raise UsageError("name a TRACE, or record one with --record; see hmd simulate --help")
     if args.command:
@@ -203,8 +173,6 @@ def _policies(args: argparse.Namespace) -> list[Policy]:
 
     names = list(dict.fromkeys(args.policy)) or [registry.DEFAULT]
     given = given_settings(args.set, names)
-    if args.guard is not None:
-        print("hmd: warning: --guard has no effect: there is no guard of moves", file=sys.stderr)
     return [registry.create(name, policy_values(policy_info(name), given)) for name in names]
 
 

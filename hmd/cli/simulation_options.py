@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from hmd.base.errors import ConfigError, UsageError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.arguments import add_repeatable, number, policy_info, share, size
+from hmd.cli.arguments import (
+    number,
+    policy_info,
+    share,
+    size,
+)
 
 if TYPE_CHECKING:
     from hmd.base.quantities import Amount
@@ -21,96 +26,40 @@ HEADROOM_BYTES = 64 << 10
 
 HOUR_MS = 3_600_000
 
+DAEMON_OPTIONS: Final = """\
+--tick MS           length of a tick in milliseconds (10)
+--delay MS          milliseconds from a tick's samples to its first move (2)
+--found MS          milliseconds after the program's start at which the daemon finds it (0)
+--period N          misses per sample, as sample.period (set by --overhead, from 199 on)
+--overhead SHARE    most of the program's time that records of samples may take, as
+                    sample.overhead; no effect with --period (1%)
+--fast-min SIZE|SHARE  least of the fast node that the program keeps, as targets[].fast_min (0)
+--fast-max SIZE|SHARE  most of the fast node that the program may have, as targets[].fast_max (100%)
+--pageout MS        page out pages that were idle for this many milliseconds, as decide.pageout
+                    (off)
+--swap-in US        microseconds that the program sleeps at a page that was paged out (100)
+--loss SHARE        share of samples that are lost (0%)
+"""
+"""Options of the daemon's tick and sampling."""
 
-def add_preset(group: argparse._ArgumentGroup) -> None:
-    """Register ``--preset``."""
-    group.add_argument(
-        "--preset",
-        default="dram-pm",
-        metavar="NAME|FILE",
-        help="machine, as for 'hmd emulate' (dram-pm)",
-    )
+DAEMON_TYPES: Final = {
+    **dict.fromkeys(("tick", "pageout"), number(0.1, HOUR_MS)),
+    **dict.fromkeys(("delay", "found"), number(0, HOUR_MS)),
+    "swap_in": number(0, 1e6),
+}
 
-
-def add_set(group: argparse._ArgumentGroup) -> None:
-    """Register ``--set``."""
-    add_repeatable(
-        group,
-        "--set",
-        "KEY=VALUE",
-        'a setting of "hmd policy show", for the policies that have it; may be repeated',
-    )
-
-
-def add_daemon(group: argparse._ArgumentGroup) -> None:
-    """Register the options of the daemon's tick and sampling."""
-    group.add_argument(
-        "--tick",
-        type=number(0.1, HOUR_MS),
-        default=10.0,
-        metavar="MS",
-        help="length of a tick in milliseconds (10)",
-    )
-    group.add_argument(
-        "--delay",
-        type=number(0, HOUR_MS),
-        default=2.0,
-        metavar="MS",
-        help="milliseconds from a tick's samples to its first move (2)",
-    )
-    group.add_argument(
-        "--found",
-        type=number(0, HOUR_MS),
-        default=0.0,
-        metavar="MS",
-        help="milliseconds after the program's start at which the daemon finds it (0)",
-    )
-    group.add_argument(
-        "--period",
-        type=int,
-        metavar="N",
-        help="misses per sample, as sample.period (set by --overhead, from 199 on)",
-    )
-    group.add_argument(
-        "--overhead",
-        type=share,
-        default=0.01,
-        metavar="SHARE",
-        help="most of the program's time that records of samples may take, as sample.overhead; no "
-        "effect with --period (1%%)",
-    )
-    group.add_argument(
-        "--fast-min",
-        default="0",
-        metavar="SIZE|SHARE",
-        help="least of the fast node that the program keeps, as targets[].fast_min (0)",
-    )
-    group.add_argument(
-        "--fast-max",
-        default="100%",
-        metavar="SIZE|SHARE",
-        help="most of the fast node that the program may have, as targets[].fast_max (100%%)",
-    )
-    group.add_argument(
-        "--pageout",
-        type=number(0.1, HOUR_MS),
-        metavar="MS",
-        help="page out pages that were idle for this many milliseconds, as decide.pageout (off)",
-    )
-    group.add_argument(
-        "--swap-in",
-        type=number(0, 1e6),
-        default=100.0,
-        metavar="US",
-        help="microseconds that the program sleeps at a page that was paged out (100)",
-    )
-    group.add_argument(
-        "--loss",
-        type=share,
-        default=0.0,
-        metavar="SHARE",
-        help="share of samples that are lost (0%%)",
-    )
+DEFAULTS: Final[dict[str, Any]] = {
+    "preset": "dram-pm",
+    "seed": 1,
+    "tick": 10.0,
+    "delay": 2.0,
+    "found": 0.0,
+    "overhead": 0.01,
+    "fast_min": "0",
+    "fast_max": "100%",
+    "swap_in": 100.0,
+    "loss": 0.0,
+}
 
 
 def simulation_settings(args: argparse.Namespace) -> SimulationSettings:

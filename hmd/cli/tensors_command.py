@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hmd.base.errors import Exit, UsageError, os_error
-from hmd.cli.arguments import add_flag, number, whole_number
+from hmd.cli.arguments import add_action, number, whole_number
 from hmd.cli.output import format_bytes, format_count, format_seconds, print_json, print_table
 
 _LARGEST = 8
@@ -44,78 +44,46 @@ examples:
   hmd tensors info step.npz --picture step.png     lifetimes and footprint over the step
 """
 
+INFO = """\
+TRACE           a tensor trace (.npz)
+--picture FILE  draw lifetimes and footprint: .png, .svg
+--json          print JSON: seconds, bytes, counts
+"""
+
+RECORD = """\
+-o, --output FILE  the trace (default SCRIPT.npz here)
+--warmup N         steps before the recording (default 2)
+--steps N          recorded steps; times are their medians (default 5)
+--graph            SCRIPT is a graph of torch.export.save (.pt2): no step runs, times are modelled
+--optimizer {adam,sgd}
+                   with --graph: the update of the step (default adam)
+--tflops N         with --graph: 10^12 operations per second of the processor (default 19.5, A100
+                   fp32)
+--gbps N           with --graph: 10^9 bytes per second of its memory (default 1555, A100)
+SCRIPT             a Python program, or a graph with --graph
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd tensors``."""
+    """Add the commands of ``hmd tensors``."""
     parser.usage = "hmd tensors record|info [options] SCRIPT|TRACE"
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
-    info = actions.add_parser("info", help="show a trace as tables")
-    info.add_argument("trace", type=Path, metavar="TRACE", help="a tensor trace (.npz)")
-    info.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw lifetimes and footprint: .png, .svg"
-    )
-    add_flag(info, "--json", "print JSON: seconds, bytes, counts")
-    info.set_defaults(func=run_info)
-    _add_record(actions)
-
-
-def _add_record(actions: Any) -> None:
-    record = actions.add_parser(
+    family = parser.add_subparsers(metavar="ACTION", required=True)
+    add_action(family, "info", "show a trace as tables", run_info, INFO)
+    record = add_action(
+        family,
         "record",
-        help="record the step of a PyTorch training script",
-        usage="hmd tensors record [options] SCRIPT [ARGUMENTS]",
-        description=RECORD_DESCRIPTION,
-        epilog=RECORD_EXAMPLES,
-    )
-    record.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="the trace (default SCRIPT.npz here)"
-    )
-    record.add_argument(
-        "--warmup",
-        type=whole_number(1000),
-        default=2,
-        metavar="N",
-        help="steps before the recording (default 2)",
-    )
-    record.add_argument(
-        "--steps",
-        type=whole_number(1000),
-        default=5,
-        metavar="N",
-        help="recorded steps; times are their medians (default 5)",
-    )
-    add_flag(
-        record,
-        "--graph",
-        "SCRIPT is a graph of torch.export.save (.pt2): no step runs, times are modelled",
-    )
-    record.add_argument(
-        "--optimizer",
-        choices=("adam", "sgd"),
-        default="adam",
-        help="with --graph: the update of the step (default adam)",
-    )
-    record.add_argument(
-        "--tflops",
-        type=number(1e-3, 1e9),
-        default=19.5,
-        metavar="N",
-        help="with --graph: 10^12 operations per second of the processor (default 19.5, A100 fp32)",
-    )
-    record.add_argument(
-        "--gbps",
-        type=number(1e-3, 1e9),
-        default=1555.0,
-        metavar="N",
-        help="with --graph: 10^9 bytes per second of its memory (default 1555, A100)",
-    )
-    record.add_argument(
-        "script", type=Path, metavar="SCRIPT", help="a Python program, or a graph with --graph"
+        "record the step of a PyTorch training script",
+        run_record,
+        RECORD,
+        **dict.fromkeys(("warmup", "steps"), whole_number(1000)),
+        **dict.fromkeys(("tflops", "gbps"), number(1e-3, 1e9)),
     )
     record.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's arguments"
     )
-    record.set_defaults(func=run_record)
+    record.usage = "hmd tensors record [options] SCRIPT [ARGUMENTS]"
+    record.description, record.epilog = RECORD_DESCRIPTION, RECORD_EXAMPLES
+    record.set_defaults(warmup=2, steps=5, optimizer="adam", tflops=19.5, gbps=1555.0)
 
 
 def run_record(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import Exit
-from hmd.cli.arguments import add_flag, add_socket, duration_or_seconds
+from hmd.cli.arguments import add_options
 from hmd.cli.output import console, print_json_line
 from hmd.cli.status_command import process_key, process_table, summary
 from hmd.control.client import ask
@@ -42,20 +42,18 @@ columns:
   failed      pages that could not be moved, since the start
 """
 
+OPTIONS = """\
+--socket
+--interval TIME  time between two requests, as in 500ms or 10 (seconds; default 1s)
+--once           print one table and exit
+--json           print one line of JSON per request
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd top``."""
-    add_socket(parser)
-    parser.add_argument(
-        "--interval",
-        type=duration_or_seconds,
-        default=1.0,
-        metavar="TIME",
-        help="time between two requests, as in 500ms or 10 (seconds; default 1s)",
-    )
-    add_flag(parser, "--once", "print one table and exit")
-    add_flag(parser, "--json", "print one line of JSON per request")
-    parser.set_defaults(func=run)
+    add_options(parser, OPTIONS)
+    parser.set_defaults(func=run, interval=1.0)
 
 
 def run(args: argparse.Namespace) -> int:

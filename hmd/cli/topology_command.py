@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import ConfigError, Exit, UsageError
-from hmd.cli.arguments import add_flag
+from hmd.cli.arguments import add_options
 from hmd.cli.output import format_bytes, print_json, print_table
 from hmd.linux.procfs import SYSFS, format_ids
 
@@ -27,17 +26,17 @@ examples:
 
 SPEEDS = ("read_latency_ns", "write_latency_ns", "read_bandwidth_mbps", "write_bandwidth_mbps")
 
+OPTIONS = """\
+--json         print JSON: bytes, ns, MB/s
+--tiers LISTS  node ids of each tier, fastest first, instead of the kernel's ranking
+--sysfs DIR    (hidden)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd topology``."""
-    add_flag(parser, "--json", "print JSON: bytes, ns, MB/s")
-    parser.add_argument(
-        "--tiers",
-        metavar="LISTS",
-        help="node ids of each tier, fastest first, instead of the kernel's ranking",
-    )
-    parser.add_argument("--sysfs", type=Path, default=SYSFS, help=argparse.SUPPRESS)
-    parser.set_defaults(func=run)
+    add_options(parser, OPTIONS)
+    parser.set_defaults(func=run, sysfs=SYSFS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import Exit
 from hmd.base.units import MIB, PAGE_BYTES
-from hmd.cli.arguments import add_flag, number
+from hmd.cli.arguments import add_action, number
 from hmd.cli.output import console, format_share, print_json, table
 
 if TYPE_CHECKING:
@@ -37,55 +36,37 @@ An incomplete file (its recorder was killed) or a damaged one is an error; --sal
 precedes the damage.
 """
 
+TRACE = """\
+FILE       a trace
+--salvage  read a damaged or unfinished file up to its damage or end
+"""
+
+IMPORT = """\
+FILE           perf.data, what perf script printed, or a .npz with arrays time_tsc and vaddr
+-o, --output FILE  the trace to write
+--fields LIST  fields of the text, as given to perf script -F (those of the example)
+--ghz N        clock of the cycles in which latencies are (that of the recording)
+--cached       keep samples that a cache answered: they tell nothing of tiers
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd trace``."""
-    commands = parser.add_subparsers(metavar="ACTION", required=True)
-    info = commands.add_parser("info", help="summarise a trace")
-    _add_file(info)
-    add_flag(info, "--json", "print JSON")
-    info.set_defaults(func=_info)
-    heatmap = commands.add_parser("heatmap", help="draw samples over time and address")
-    _add_file(heatmap)
-    _add_output(heatmap, "a .png, .svg or .pdf")
-    heatmap.set_defaults(func=_heatmap)
-    export = commands.add_parser("export", help="export samples as arrays: .npz or .parquet")
-    _add_file(export)
-    _add_output(export, "a .npz, or a .parquet (needs the extra parquet)")
-    export.set_defaults(func=_export)
-    _add_import(commands.add_parser("import", help="import a recording of perf, or a KNL trace"))
-
-
-def _add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file",
-        type=Path,
-        metavar="FILE",
-        help="perf.data, what perf script printed, or a .npz with arrays time_tsc and vaddr",
-    )
-    _add_output(parser, "the trace to write")
-    parser.add_argument(
-        "--fields",
-        metavar="LIST",
-        help="fields of the text, as given to perf script -F (those of the example)",
-    )
-    parser.add_argument(
-        "--ghz",
-        type=number(0.1, 20),
-        metavar="N",
-        help="clock of the cycles in which latencies are (that of the recording)",
-    )
-    add_flag(parser, "--cached", "keep samples that a cache answered: they tell nothing of tiers")
-    parser.set_defaults(func=_import)
-
-
-def _add_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="a trace")
-    add_flag(parser, "--salvage", "read a damaged or unfinished file up to its damage or end")
-
-
-def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=what)
+    """Add the commands of ``hmd trace``."""
+    family = parser.add_subparsers(metavar="ACTION", required=True)
+    add_action(family, "info", "summarise a trace", _info, f"{TRACE}--json  print JSON")
+    for name, summary, function, output in (
+        ("heatmap", "draw samples over time and address", _heatmap, "a .png, .svg or .pdf"),
+        (
+            "export",
+            "export samples as arrays: .npz or .parquet",
+            _export,
+            "a .npz, or a .parquet (needs the extra parquet)",
+        ),
+    ):
+        options = f"{TRACE}-o, --output FILE  {output}"
+        add_action(family, name, summary, function, options, ("output",))
+    summary = "import a recording of perf, or a KNL trace"
+    add_action(family, "import", summary, _import, IMPORT, ("output",), ghz=number(0.1, 20))
 
 
 def _read(args: argparse.Namespace) -> Trace:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hmd.base.atomic_file import check_writable, finished_file
 from hmd.base.errors import Exit, UsageError, os_error
-from hmd.cli.arguments import add_flag, add_ray, open_executor
+from hmd.cli.arguments import add_options, open_executor
 from hmd.cli.output import format_seconds, format_share, print_table
 from hmd.cli.simulation_options import ProgressLine
 
@@ -39,43 +39,28 @@ examples:
   hmd simulate dict.misses --policy learned --set weights=$PWD/learned.npz
 """
 
+OPTIONS = """\
+--config FILE      configuration of the training; config/train.yaml has all settings
+-o, --output FILE  weights, an .npz file
+--workers N        simulations at a time, each with 50 bytes of memory per miss (1)
+--ray
+--resume           use what an interrupted training left in FILE.training/
+--evaluate         do not train: compare the weights of FILE with other policies
+--picture FILE     draw the loss by epoch (extra plot)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd train``."""
     parser.usage = "%(prog)s --config FILE -o FILE [options]"
-    parser.add_argument(
-        "--config",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="configuration of the training; config/train.yaml has all settings",
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="weights, an .npz file"
-    )
-    parser.add_argument("--design", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="simulations at a time, each with 50 bytes of memory per miss (1)",
-    )
-    add_ray(parser)
-    add_flag(parser, "--resume", "use what an interrupted training left in FILE.training/")
-    add_flag(parser, "--evaluate", "do not train: compare the weights of FILE with other policies")
-    parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw the loss by epoch (extra plot)"
-    )
-    parser.set_defaults(func=run)
+    add_options(parser, OPTIONS, ("config", "output"))
+    parser.set_defaults(func=run, workers=1)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train and write, or evaluate."""
     if args.workers < 1:
         raise UsageError("--workers must be at least 1")
-    if args.design not in (None, "pages"):
-        raise UsageError("--design: only the learned policy is trained; leave the option out")
     if args.ray is not None and args.evaluate:
         raise UsageError("--ray is for training: leave it out, or --evaluate")
     if args.output.is_dir():

@@ -6,21 +6,20 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable, is_written_directly, write_finished
 from hmd.base.errors import Exit, UsageError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.arguments import add_flag, add_ray, add_repeatable, open_executor, policy_info
+from hmd.cli.arguments import add_options, open_executor, policy_info
 from hmd.cli.main import INTERRUPTED
 from hmd.cli.output import format_seconds, print_json, print_records, print_table
 from hmd.cli.simulation_options import (
+    DAEMON_OPTIONS,
+    DAEMON_TYPES,
+    DEFAULTS,
     ProgressLine,
-    add_daemon,
-    add_preset,
-    add_set,
     fast_pages,
     given_settings,
     policy_values,
@@ -62,78 +61,40 @@ examples:
 extra tune.
 """
 
-_TRIALS = 60
+TRIALS = 60
+
+OPTIONS = f"""\
+TRACE ...           recorded misses
+the search:
+--policy NAME       policy to tune (the default policy)
+--knob KEY[=LOW:HIGH] ...
+                    setting to search, from LOW to HIGH; may be repeated (all settings, each in its
+                    documented range)
+--trials N          settings to try ({TRIALS})
+--holdout TRACE ...
+                    program to evaluate the result on, not used in the search; may be repeated
+--seed N            random seed of the search and the sampling (1)
+--workers N         simulations at a time, each with 12 bytes of memory per miss (1)
+--ray
+--journal FILE      keep results of trials in FILE, and continue from them
+the machine:
+--preset
+--fast SIZE|SHARE ...
+                    fast memory of the machine: a size, as in 64MiB, or a share of each program's
+                    pages; may be repeated (25%)
+the daemon, in modelled time:
+--set
+{DAEMON_OPTIONS}output:
+-o, --output FILE   write the best settings as YAML whenever they improve
+--json              print JSON, with all trials
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd tune``."""
     parser.usage = "%(prog)s TRACE ... [options]"
-    parser.add_argument("trace", nargs="+", type=Path, metavar="TRACE", help="recorded misses")
-    _add_search(parser.add_argument_group("the search"))
-    machine = parser.add_argument_group("the machine")
-    add_preset(machine)
-    add_repeatable(
-        machine,
-        "--fast",
-        "SIZE|SHARE",
-        "fast memory of the machine: a size, as in 64MiB, or a share of each program's pages;"
-        " may be repeated (25%%)",
-    )
-    daemon = parser.add_argument_group("the daemon, in modelled time")
-    add_set(daemon)
-    add_daemon(daemon)
-    output = parser.add_argument_group("output")
-    output.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="write the best settings as YAML whenever they improve",
-    )
-    add_flag(output, "--json", "print JSON, with all trials")
-    parser.set_defaults(func=run)
-
-
-def _add_search(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--policy", metavar="NAME", help="policy to tune (the default policy)")
-    add_repeatable(
-        group,
-        "--knob",
-        "KEY[=LOW:HIGH]",
-        "setting to search, from LOW to HIGH; may be repeated (all settings, each in its "
-        "documented range)",
-    )
-    group.add_argument(
-        "--trials", type=int, default=_TRIALS, metavar="N", help=f"settings to try ({_TRIALS})"
-    )
-    add_repeatable(
-        group,
-        "--holdout",
-        "TRACE",
-        "program to evaluate the result on, not used in the search; may be repeated",
-        parse=Path,
-    )
-    group.add_argument(
-        "--seed",
-        type=int,
-        default=1,
-        metavar="N",
-        help="random seed of the search and the sampling (1)",
-    )
-    group.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="simulations at a time, each with 12 bytes of memory per miss (1)",
-    )
-    add_ray(group)
-    group.add_argument(
-        "--journal",
-        type=Path,
-        metavar="FILE",
-        help="keep results of trials in FILE, and continue from them",
-    )
+    add_options(parser, OPTIONS, **DAEMON_TYPES)
+    parser.set_defaults(func=run, trials=TRIALS, workers=1, **DEFAULTS)
 
 
 def run(args: argparse.Namespace) -> int:

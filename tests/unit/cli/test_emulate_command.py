@@ -15,7 +15,6 @@ from hmd.emulate.assets import find_program, kernel_folders
         ([], "no command"),
         (["--dilation", "-1", "--", "true"], "--dilation"),
         (["--env", "NAME", "--", "true"], "not NAME=VALUE"),
-        (["--calibrate"], "python -m bench.calibration"),
         (["--rw", "/nowhere", "--", "true"], "--rw /nowhere: no such folder"),
         (["--cwd", "/nowhere", "--", "true"], "--cwd /nowhere: no such folder"),
     ],

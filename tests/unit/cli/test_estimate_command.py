@@ -203,13 +203,6 @@ def test_estimate_window_options_change_windows(files: list[str], capsys: Captur
     assert (found["windows"], found["cut_by"]) == (4, "accesses")
 
 
-def test_estimate_former_name_of_published_model_warned(files: list[str], capsys: Capture) -> None:
-    assert main(["estimate", *files, "--model", "isc22", "--json"]) == Exit.OK
-    out, err = capsys.readouterr()
-    assert json.loads(out)["model"] == "published"
-    assert err == "hmd: warning: --model isc22 is now --model published\n"
-
-
 def moved(trace: Trace) -> Trace:
     address = trace.samples.address + np.uint64(0x5555_0000_0000)
     return replace(trace, samples=replace(trace.samples, address=address))

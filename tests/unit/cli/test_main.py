@@ -53,9 +53,16 @@ def test_help_of_command_has_examples(name: str, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(("words", "pairs"), [([], True), (["--no-pairs"], False)])
-def test_record_pairs_on_by_default(words: list[str], pairs: bool) -> None:
+def test_record_pairs_on_by_default(
+    words: list[str], pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: RecordRequest, command: Sequence[str]) -> None:
+        raise MissingError(f"pairs: {request.sample.pairs}")
+
+    monkeypatch.setattr("hmd.trace.session.record_command", refuse)
     args = build_parser().parse_args(["record", "-o", "t", *words, "--", "true"])
-    assert args.pairs is pairs
+    with pytest.raises(MissingError, match=f"pairs: {pairs}"):
+        args.func(args)
 
 
 @pytest.mark.parametrize("loads", ["auto", "miss", "latency"])

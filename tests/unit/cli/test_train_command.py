@@ -57,7 +57,6 @@ def test_train_shipped_configuration_is_valid_but_for_its_recordings(
         (["--evaluate"], Exit.CONFIG, "cannot be read"),
         (["-o", "/"], Exit.USAGE, "-o / is a folder"),
         (["--evaluate", "--ray", "head:1"], Exit.USAGE, "--ray is for training"),
-        (["--design", "table"], Exit.USAGE, "only the learned policy is trained"),
         (["--workers", "2", "--ray", "head:1"], Exit.USAGE, "--workers is for this machine alone"),
     ],
 )
