@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hmd.base.errors import Exit, UsageError
 from hmd.base.units import PAGE_BYTES
@@ -19,8 +20,9 @@ from hmd.cli.output import (
     format_bytes,
     format_seconds,
     format_share,
+    in_seconds,
     print_json,
-    print_table,
+    print_records,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     )
     from hmd.trace.reader import TraceFile
     from hmd.trace.trace import Trace
+
+Column = Callable[[dict[str, Any]], str]
+"""Returns a cell of a row of the JSON document."""
 
 DESCRIPTION = """\
 Predict how long a program takes with some of its pages in fast memory and the rest in slow memory,
@@ -176,31 +181,17 @@ def _run_of_one(args: argparse.Namespace) -> int:
     if args.json:
         print_json(document)
         return Exit.OK
-    columns = ["fast memory", "of sampled", "accesses there"]
-    rows = [
-        [
-            f"{format_bytes(step['fast_bytes'])}",
-            format_share(step["fast_bytes"] / PAGE_BYTES / max(document["pages"], 1)),
-            format_share(step["access_share"]),
-            *([format_seconds(step["runtime_s"]), _bounds(step)] if "runtime_s" in step else ()),
-        ]
-        for step in document["steps"]
-    ]
+    columns = _capacity_columns(document) | {
+        "accesses there": lambda step: format_share(step["access_share"])
+    }
     if document["doubts"]:
-        columns += ["runtime", "95 % interval"]
-    print_table(columns, rows, title=document["layout"], right=columns)
-    columns = ["region", "process", "memory", "accesses"]
+        columns |= {
+            "runtime": lambda step: format_seconds(step["runtime_s"]),
+            "95 % interval": _bounds,
+        }
+    print_records(document["steps"], columns, texts=0, title=document["layout"])
     listed = [each for each in document["regions"] if each["access_share"] >= MIN_SHARE]
-    rows = [
-        [
-            each["name"],
-            f"{each['process']} ({each['pid']})",
-            format_bytes(each["pages"] * PAGE_BYTES),
-            format_share(each["access_share"]),
-        ]
-        for each in listed
-    ]
-    print_table(columns, rows, title="\nby region", right=columns[-2:])
+    print_records(listed, _REGION_COLUMNS, texts=2, title="\nby region")
     if document["waiting_s"]:
         print(
             f"Loads waited for {format_seconds(document['waiting_s'])} in sum, had none "
@@ -290,14 +281,7 @@ def _predicted(
         return [{}] * len(layouts), []
     model = build_model(predict_runs(recording, tier, speeds=speeds))
     found = [interval(model, layout) for layout in layouts]
-    return [
-        {
-            "runtime_s": each.runtime_ns / 1e9,
-            "low_s": each.low_ns / 1e9,
-            "high_s": each.high_ns / 1e9,
-        }
-        for each in found
-    ], [doubt.reason for doubt in model.doubts]
+    return [in_seconds(each) for each in found], [doubt.reason for doubt in model.doubts]
 
 
 def answer_document(args: argparse.Namespace) -> dict[str, Any]:
@@ -577,26 +561,15 @@ def _priced(
         }
     if args.by != "region":
         found["phases"] = [
-            {
-                "from_s": phase.from_ns / 1e9,
-                "to_s": phase.to_ns / 1e9,
-                "runtime_s": phase.runtime_ns / 1e9,
-                "all_slow_s": phase.all_slow_ns / 1e9,
-                "all_fast_s": phase.all_fast_ns / 1e9,
-            }
-            for phase in by_phase(estimate, runs.slow.ns, runs.fast.ns)
+            in_seconds(phase) for phase in by_phase(estimate, runs.slow.ns, runs.fast.ns)
         ]
     if args.schedule is None and args.by != "phase":
         regions = find_regions(subject.slow, runs.pages)
         found["regions"] = [
             {
-                "name": region.name,
+                **in_seconds(region),
                 "pid": subject.slow.processes[region.process].pid,
                 "process": subject.slow.processes[region.process].name,
-                "pages": region.pages,
-                "access_share": region.access_share,
-                "fast_share": region.fast_share,
-                "saves_s": region.saves_ns / 1e9,
             }
             for region in by_region(regions, subject.accesses, chosen, subject.estimate)
         ]
@@ -632,10 +605,18 @@ def asked_layout(args: argparse.Namespace, pages: PageIndex) -> tuple[str, Layou
 
 def _print(args: argparse.Namespace, document: dict[str, Any]) -> None:
     """Print the layouts, then the phases and regions of the last."""
-    columns = ["layout", "fast memory", "accesses there", "runtime", "95 % interval"]
-    columns.append("over all fast")
     rows = document["estimates"]
-    print_table(columns, map(_layout_cells, rows), right=columns[1:])
+    print_records(
+        rows,
+        {
+            "layout": itemgetter("layout"),
+            "fast memory": lambda row: format_bytes(row["fast_bytes"]),
+            "accesses there": lambda row: format_share(row["access_share"]),
+            "runtime": lambda row: format_seconds(row["runtime_s"]),
+            "95 % interval": _bounds,
+            "over all fast": lambda row: f"{row['over_all_fast']:.3f}",
+        },
+    )
     name = rows[-2]["layout"] if args.schedule is None else args.schedule.name
     if "schedule" in document:
         schedule = document["schedule"]
@@ -647,15 +628,19 @@ def _print(args: argparse.Namespace, document: dict[str, Any]) -> None:
             markup=False,
         )
     if "phases" in document:
-        columns = ["time in the slow run", "predicted", "all slow", "all fast"]
-        cells = [
-            [
-                f"{format_seconds(phase['from_s'])} to {format_seconds(phase['to_s'])}",
-                *(format_seconds(phase[key]) for key in ("runtime_s", "all_slow_s", "all_fast_s")),
-            ]
-            for phase in document["phases"]
-        ]
-        print_table(columns, cells, title=f"\n{name}, by phase", right=columns)
+        print_records(
+            document["phases"],
+            {
+                "time in the slow run": lambda phase: (
+                    f"{format_seconds(phase['from_s'])} to {format_seconds(phase['to_s'])}"
+                ),
+                "predicted": lambda phase: format_seconds(phase["runtime_s"]),
+                "all slow": lambda phase: format_seconds(phase["all_slow_s"]),
+                "all fast": lambda phase: format_seconds(phase["all_fast_s"]),
+            },
+            texts=0,
+            title=f"\n{name}, by phase",
+        )
     if "regions" in document:
         _print_regions(f"\n{name}, by region", document["regions"], document["slow_s"])
 
@@ -668,15 +653,20 @@ def _bounds(row: dict[str, Any]) -> str:
     return f"{format_seconds(row['low_s'])} to {format_seconds(row['high_s'])}"
 
 
-def _layout_cells(row: dict[str, Any]) -> list[str]:
-    return [
-        row["layout"],
-        format_bytes(row["fast_bytes"]),
-        format_share(row["access_share"]),
-        format_seconds(row["runtime_s"]),
-        _bounds(row),
-        f"{row['over_all_fast']:.3f}",
-    ]
+def _capacity_columns(document: dict[str, Any]) -> dict[str, Column]:
+    pages = max(document["pages"], 1)
+    return {
+        "fast memory": lambda step: format_bytes(step["fast_bytes"]),
+        "of sampled": lambda step: format_share(step["fast_bytes"] / PAGE_BYTES / pages),
+    }
+
+
+_REGION_COLUMNS: Final[Mapping[str, Column]] = {
+    "region": itemgetter("name"),
+    "process": lambda region: f"{region['process']} ({region['pid']})",
+    "memory": lambda region: format_bytes(region["pages"] * PAGE_BYTES),
+    "accesses": lambda region: format_share(region["access_share"]),
+}
 
 
 def _print_regions(title: str, regions: Sequence[dict[str, Any]], slow_s: float) -> None:
@@ -685,21 +675,14 @@ def _print_regions(title: str, regions: Sequence[dict[str, Any]], slow_s: float)
         for region in regions
         if region["access_share"] >= MIN_SHARE or abs(region["saves_s"]) >= MIN_SHARE * slow_s
     ]
-    columns = ["region", "process", "memory", "accesses", "of it fast", "all fast would save"]
-    rows = [
-        [
-            region["name"],
-            f"{region['process']} ({region['pid']})",
-            format_bytes(region["pages"] * PAGE_BYTES),
-            format_share(region["access_share"]),
-            format_share(region["fast_share"]),
-            format_seconds(region["saves_s"]),
-        ]
-        for region in listed
-    ]
+    columns = {
+        **_REGION_COLUMNS,
+        "of it fast": lambda region: format_share(region["fast_share"]),
+        "all fast would save": lambda region: format_seconds(region["saves_s"]),
+    }
     if len({region["pid"] for region in regions}) < 2:
-        rows, columns = [[row[0], *row[2:]] for row in rows], [columns[0], *columns[2:]]
-    print_table(columns, rows, title=title, right=columns[-4:])
+        del columns["process"]
+    print_records(listed, columns, texts=len(columns) - 4, title=title)
     if len(listed) < len(regions):
         console().print(
             f"and {len(regions) - len(listed)} that have less than {format_share(MIN_SHARE)} of "
@@ -712,19 +695,14 @@ def _print_sweep(document: dict[str, Any]) -> None:
     steps, knee = document["sweep"]["steps"], document["sweep"]["knee"]
     enough = document["sweep"]["within_5_percent"]
     surely = document["sweep"]["surely_within_5_percent"]
-    columns = ["fast memory", "of sampled", "runtime", "95 % interval", "over all fast", ""]
-    rows = [
-        [
-            format_bytes(step["fast_bytes"]),
-            format_share(step["fast_bytes"] / PAGE_BYTES / max(document["pages"], 1)),
-            format_seconds(step["runtime_s"]),
-            _bounds(step) if document["model"] == "hmd" else "-",
-            f"{step['over_all_fast']:.3f}",
-            "<- knee" if step is knee else "",
-        ]
-        for step in steps
-    ]
-    print_table(columns, rows, right=columns[:5])
+    bounds = _bounds if document["model"] == "hmd" else lambda step: "-"
+    columns = _capacity_columns(document) | {
+        "runtime": lambda step: format_seconds(step["runtime_s"]),
+        "95 % interval": bounds,
+        "over all fast": lambda step: f"{step['over_all_fast']:.3f}",
+        "": lambda step: "<- knee" if step is knee else "",
+    }
+    print_records(steps, columns, texts=0)
     if surely is steps[0]:
         print("It needs no fast memory: with all of its pages slow it is within 5 % of all fast.")
         return

@@ -44,6 +44,16 @@ def plain(value: Any) -> Any:
     raise TypeError(f"no JSON form for {type(value).__name__}")
 
 
+def in_seconds(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, those in nanoseconds (``_ns``) in seconds (``_s``)."""
+    return {
+        f"{name.removesuffix('_ns')}_s" if name.endswith("_ns") else name: (
+            value / 1e9 if name.endswith("_ns") else value
+        )
+        for name, value in dataclasses.asdict(record).items()
+    }
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document, indented, keys in the order given."""
     sys.stdout.write(json.dumps(value, indent=2, default=plain) + "\n")

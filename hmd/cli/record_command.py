@@ -6,14 +6,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hmd.base.atomic_file import check_writable
 from hmd.base.errors import Exit, UsageError
 from hmd.cli.arguments import add_options, whole_number
-from hmd.cli.output import write_json
+from hmd.cli.output import in_seconds, write_json
 from hmd.sample.sampler import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -107,20 +106,10 @@ def run(args: argparse.Namespace) -> int:
     return Exit.OK if recorded.exit_code is None else recorded.exit_code
 
 
-def _document(recorded: RecordResult) -> dict[str, Any]:
-    """Return what ``--json`` writes: times in seconds, as 'hmd trace info --json' has them."""
-    return {
-        f"{name.removesuffix('_ns')}_s" if name.endswith("_ns") else name: (
-            value / 1e9 if name.endswith("_ns") else value
-        )
-        for name, value in asdict(recorded).items()
-    }
-
-
 def _report(args: argparse.Namespace, recorded: RecordResult) -> None:
     """Report what was recorded on stderr: stdout is the program's."""
     if args.json:
-        write_json(args.json, _document(recorded), sys.stderr)
+        write_json(args.json, in_seconds(recorded), sys.stderr)
         return
     lost = f", {recorded.lost:,} lost" if recorded.lost else ""
     paired = "" if recorded.pair_period is None else f", loads one in {recorded.pair_period} too"
