@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: MIT
 """YAML text to plain values that know their place, without YAML's surprising features.
 
-Takes one document; gives ``Scalar``, ``Sequence`` and ``Mapping`` nodes with file and line. It is
-built from the parser's events, not from its constructors, so that duplicate keys, aliases (and
-with them "billion laughs"), tags, deep nesting and second documents are errors as soon as they
-occur. Plain scalars follow YAML 1.2's core schema, restricted to ``true``, ``false``, ``null`` and
-decimal numbers; ``no``, ``0777`` and ``1:30`` are text, which no setting accepts by accident.
+Takes one document; gives ``Scalar``, ``Sequence`` and ``Mapping`` nodes with file and line, made of
+the composer's nodes without YAML's constructors: duplicate keys, aliases (and with them "billion
+laughs"), tags, deep nesting and second documents are errors. Plain scalars follow YAML 1.2's core
+schema, restricted to ``true``, ``false``, ``null`` and decimal numbers; ``no``, ``0777`` and
+``1:30`` are text, which no setting accepts by accident.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -108,7 +108,7 @@ def parse_document(data: bytes, file: str) -> Mapping:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{file}:{line}: not UTF-8 text") from None
     try:
-        return _Builder(file).build(yaml.parse(text, Loader=yaml.SafeLoader))
+        root = _Composer(text, file).root()
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax_error(error, file)) from None
     except yaml.reader.ReaderError as error:
@@ -117,6 +117,11 @@ def parse_document(data: bytes, file: str) -> Mapping:
     except (ValueError, OverflowError):
         # PyYAML does not catch the errors of int() and chr() in escapes and directives.
         raise ConfigError(f"{file}:1: not YAML: a number in an escape or directive") from None
+    if root is None or (isinstance(root, Scalar) and root.value is None):
+        return Mapping({}, {}, Place(file, 1))
+    if not isinstance(root, Mapping):
+        raise ConfigError(f"{root.place}: expected settings, as in 'tick: 1s'")
+    return root
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> str:
@@ -129,92 +134,76 @@ def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> str:
     return f"{Place(file, mark.line + 1 if mark else 1)}: not YAML: {problem}"
 
 
-@dataclass(slots=True)
-class _Open:
-    """A collection whose end is still to come; ``key`` waits for its value."""
-
-    node: Sequence | Mapping
-    key: str | None = None
+_Loader: Any = yaml.SafeLoader  # its methods have no types
 
 
-@dataclass(slots=True)
-class _Builder:
-    """Nodes from parser events, without recursion."""
+class _Composer(_Loader):  # type: ignore[misc]
+    """PyYAML's composer, which refuses what no configuration needs before it reads on."""
 
-    file: str
-    open: list[_Open] = field(default_factory=list)
-    root: Node | None = None
-    nodes: int = 0
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text)
+        self._file = file
+        self._depth = self._count = 0
 
-    def build(self, events: Iterator[yaml.Event]) -> Mapping:
-        documents = 0
-        for event in events:
-            assert event.start_mark  # the parser marks every event
-            place = Place(self.file, event.start_mark.line + 1)
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    raise ConfigError(f"{place}: a second document; hmd reads one per file")
-            elif isinstance(event, yaml.AliasEvent):
-                raise ConfigError(f"{place}: alias *{event.anchor}: write the value out instead")
-            elif isinstance(event, yaml.CollectionEndEvent):
-                self.open.pop()
-            elif isinstance(event, yaml.NodeEvent):
-                self._node(event, place)
-        if self.root is None or (isinstance(self.root, Scalar) and self.root.value is None):
-            return Mapping({}, {}, Place(self.file, 1))
-        if not isinstance(self.root, Mapping):
-            raise ConfigError(f"{self.root.place}: expected settings, as in 'tick: 1s'")
-        return self.root
+    def root(self) -> Node | None:
+        """Return the only document, None for an empty text."""
+        self.get_event()  # the stream starts
+        found = None
+        while not self.check_event(yaml.StreamEndEvent):
+            if found is not None:
+                place = self._place(self.peek_event())
+                raise ConfigError(f"{place}: a second document; hmd reads one per file")
+            found = self.compose_document()
+        return None if found is None else self._node(found)
 
-    def _node(self, event: yaml.NodeEvent, place: Place) -> None:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Return the next node; ConfigError for an alias, a tag, or too much of anything."""
+        event = self.peek_event()
+        place = self._place(event)
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"{place}: alias *{event.anchor}: write the value out instead")
+        self._count += 1
+        if self._count > MAX_NODES:
             raise ConfigError(f"{place}: more than {MAX_NODES} values in one file")
-        tag = getattr(event, "tag", None)
-        if tag not in (None, "!"):
-            raise ConfigError(f"{place}: tag {shown(tag)}: hmd's settings need none")
-        if isinstance(event, yaml.ScalarEvent):
-            self._scalar(event, place)
-            return
-        mapping = isinstance(event, yaml.MappingStartEvent)
-        node = Mapping({}, {}, place) if mapping else Sequence([], place)
-        if len(self.open) >= MAX_DEPTH:
+        if event.tag not in (None, "!"):
+            raise ConfigError(f"{place}: tag {shown(event.tag)}: hmd's settings need none")
+        if not isinstance(event, yaml.ScalarEvent) and self._depth >= MAX_DEPTH:
             raise ConfigError(f"{place}: nested deeper than {MAX_DEPTH} levels")
-        self._place_in_parent(node)
-        self.open.append(_Open(node))
+        event.anchor = None
+        self._depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
-    def _scalar(self, event: yaml.ScalarEvent, place: Place) -> None:
-        if any("\ud800" <= c <= "\udfff" or c == "\0" for c in event.value):
+    def _place(self, marked: yaml.Event | yaml.Node) -> Place:
+        assert marked.start_mark  # the parser marks every event
+        return Place(self._file, marked.start_mark.line + 1)
+
+    def _node(self, node: yaml.Node) -> Node:
+        """Return a node with its place; ConfigError for a text or a key that is none."""
+        place = self._place(node)
+        if isinstance(node, yaml.SequenceNode):
+            return Sequence([self._node(item) for item in node.value], place)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, place)
+        assert isinstance(node, yaml.ScalarNode)
+        text = node.value
+        if any("\ud800" <= c <= "\udfff" or c == "\0" for c in text):
             raise ConfigError(f"{place}: a character that is not text")
-        parent = self.open[-1] if self.open else None
-        if parent and isinstance(parent.node, Mapping) and parent.key is None:
-            self._key(parent, event.value, place)
-        else:
-            plain = event.style is None
-            self._place_in_parent(Scalar(resolve(event.value) if plain else event.value, place))
+        return Scalar(resolve(text) if node.style is None else text, place)
 
-    @staticmethod
-    def _key(parent: _Open, key: str, place: Place) -> None:
-        assert isinstance(parent.node, Mapping)
-        if key in parent.node.keys:
-            first = parent.node.keys[key].line
-            raise ConfigError(f"{place}: {shown(key)} is already set in line {first}")
-        parent.node.keys[key] = place
-        parent.key = key
-
-    def _place_in_parent(self, node: Node) -> None:
-        if not self.open:
-            self.root = node
-            return
-        parent = self.open[-1]
-        if isinstance(parent.node, Sequence):
-            parent.node.items.append(node)
-        elif parent.key is None:
-            raise ConfigError(f"{node.place}: a key must be a word")
-        else:
-            parent.node.items[parent.key] = node
-            parent.key = None
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> Mapping:
+        found = Mapping({}, {}, place)
+        for key, value in node.value:
+            here = self._place(key)
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError(f"{here}: a key must be a word")
+            self._node(key)
+            if key.value in found.keys:
+                first = found.keys[key.value].line
+                raise ConfigError(f"{here}: {shown(key.value)} is already set in line {first}")
+            found.keys[key.value], found.items[key.value] = here, self._node(value)
+        return found
 
 
 def resolve(text: str) -> str | int | float | bool | None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hmd.base.errors import Exit
-from hmd.cli.arguments import add_options
 from hmd.cli.output import console, format_bytes, format_share, print_json, table
 from hmd.control.client import ask
 
@@ -33,12 +32,6 @@ OPTIONS = """\
 --socket
 --json         print JSON: bytes, and runtimes over that of now
 """
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd advise``."""
-    add_options(parser, OPTIONS)
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,9 +25,9 @@ DEFAULT_SOCKET = Path("/run/hmd/hmd.sock")
 _COMMON: Final = {
     line.split()[0]: line
     for line in f"""\
---socket PATH  the daemon's status socket (default {DEFAULT_SOCKET})
+--socket PATH = {DEFAULT_SOCKET}  the daemon's status socket (default {DEFAULT_SOCKET})
 --until-restart  end with the daemon; else it outlives a restart
---preset NAME|FILE  machine, as for 'hmd emulate' (dram-pm)
+--preset NAME|FILE = dram-pm  machine, as for 'hmd emulate' (dram-pm)
 --set KEY=VALUE ...  a setting of "hmd policy show", for the policies that have it; may be repeated
 --ray HOST:PORT  run the simulations on this Ray cluster, which this machine is part of, with the \
 same results (extra fleet)
@@ -150,10 +150,10 @@ def add_options(
 
     Indented lines continue the one before. What ends with a colon heads a group; neighbours after
     ``| `` exclude each other. ``[FILE]`` may be left out (of an option: ``-``), ``FILE ...`` may be
-    repeated, ``{a,b}`` are choices, options without a value are flags. Those in ``_COMMON`` need no
-    text; ``(hidden)`` is for one that help does not show. Values have the types of ``types`` by
-    the name of the argument, else of ``_TYPES`` by the name of the value, else they are texts.
-    ``required`` names the options that are, ``|`` one of those that exclude each other.
+    repeated, ``N = 5`` has a default, ``{a,b}`` are choices; options without a value are flags.
+    Those in ``_COMMON`` need no text, and help does not show a ``(hidden)`` one. Values are read by
+    ``types``, by the name of the argument, else by ``_TYPES``, by that of the value. ``required``
+    names the options that are, ``|`` one of those that exclude each other.
     """
     group: argparse._ActionsContainer = parser
     exclusive: argparse._ActionsContainer | None = None
@@ -196,7 +196,7 @@ def _add(
     """Add an argument, of which ``head`` is the part before its meaning."""
     words = head.split()
     names = [word.rstrip(",") for word in words if word.startswith("-")]
-    value = " ".join(words[len(names) :])
+    value, _, default = " ".join(words[len(names) :]).partition(" = ")
     optional, value = value.startswith("["), value.removeprefix("[").removesuffix("]")
     repeated, value = value.endswith(" ..."), value.removesuffix(" ...")
     options: dict[str, Any] = {"help": " ".join(meaning.split()).replace("%", "%%")}
@@ -225,8 +225,8 @@ def _add(
         options |= {"nargs": "?", "const": "-", "type": str}
     if repeated:
         options |= {"action": "append", "default": []}
-    if name == "socket":
-        options["default"] = DEFAULT_SOCKET
+    if default:
+        options["default"] = default
     group.add_argument(*names, dest=name, required=name in required, **options)
 
 

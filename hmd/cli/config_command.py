@@ -64,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "generate",
         "print a configuration for this machine",
         run_generate,
-        "--targets N  most targets (default 8)",
+        "--targets N = 8  most targets (default 8)",
         targets=whole_number(64),
-    ).set_defaults(targets=8)
+    )
     add_action(
         commands,
         "show",

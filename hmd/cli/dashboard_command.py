@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hmd.dashboard.http_server import Content
 
 DEFAULT_LISTEN = "127.0.0.1:9743"
-DEFAULT_MINUTES = 10.0
 
 DESCRIPTION = """\
 Serve a web page that shows live what the daemon does: tiers, targets, heat and fast share over the
@@ -44,9 +43,10 @@ The data is at /state.json and /heat.json?process=PID:START. Ctrl-C ends it.
 """
 
 OPTIONS = f"""\
---listen ADDRESS:PORT  where to serve: 127.0.0.1, localhost or [::1] (default {DEFAULT_LISTEN})
+--listen ADDRESS:PORT = {DEFAULT_LISTEN}
+                       where to serve: 127.0.0.1, localhost or [::1] (default {DEFAULT_LISTEN})
 --socket
---minutes N            how far back the page looks, 1 to 1440 (default {DEFAULT_MINUTES:g})
+--minutes N = 10       how far back the page looks, 1 to 1440 (default 10)
 --traces SLOW FAST     two traces of a program, all-slow and all-fast: shows how much fast memory it
                        needs
 """
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd dashboard``."""
     parser.usage = "hmd dashboard [options]"
     add_options(parser, OPTIONS, listen=_loopback, minutes=number(1, 1440))
-    parser.set_defaults(func=run, listen=_loopback(DEFAULT_LISTEN), minutes=DEFAULT_MINUTES)
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable_folder
 from hmd.base.errors import Exit, os_error
-from hmd.cli.arguments import add_options
 from hmd.cli.output import console, print_json, table
 
 if TYPE_CHECKING:
@@ -36,15 +35,10 @@ Exits with 1 if a word of memory is wrong.
 """
 
 OPTIONS = """\
---output DIR  folder of the results (default: build)
+--output DIR = build
+              folder of the results (default: build)
 --json        print demo.json instead of a table
 """
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd demo``."""
-    add_options(parser, OPTIONS)
-    parser.set_defaults(func=run, output=Path("build"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from hmd.cli.arguments import add_options
 from hmd.cli.enable_command import SHOW_AND_APPLY, carry_out
 
 DESCRIPTION = "Stop the service, and remove what 'hmd enable' has written."
@@ -21,10 +19,7 @@ package instead.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd disable``."""
-    add_options(parser, SHOW_AND_APPLY)
-    parser.set_defaults(func=run, root=Path("/"))
+OPTIONS = SHOW_AND_APPLY
 
 
 def run(args: argparse.Namespace) -> int:

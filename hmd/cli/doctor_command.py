@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import Diagnostic, Exit, Severity, UnavailableError
-from hmd.cli.arguments import add_options
 from hmd.cli.output import console, print_json, print_table
-from hmd.linux.procfs import SYSFS
 from hmd.sample.sampler import CAPABILITIES, SampleSettings
 
 if TYPE_CHECKING:
@@ -40,15 +38,9 @@ levels:
 OPTIONS = """\
 --json         print JSON
 --report FILE  write the findings and what they follow from into a tar file, without personal data
---proc DIR     (hidden)
---sysfs DIR    (hidden)
+--proc DIR = /proc   (hidden)
+--sysfs DIR = /sys   (hidden)
 """
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd doctor``."""
-    add_options(parser, OPTIONS)
-    parser.set_defaults(func=run, proc=Path("/proc"), sysfs=SYSFS)
 
 
 def run(args: argparse.Namespace) -> int:

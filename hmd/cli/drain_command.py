@@ -12,7 +12,6 @@ from typing import Any
 from hmd.base.errors import Exit, HmdError
 from hmd.base.units import PAGE_BYTES
 from hmd.cli.admin_request import NODES, REQUEST, lifetime, selected_nodes
-from hmd.cli.arguments import add_options
 from hmd.cli.output import format_bytes, format_count, print_json
 from hmd.control.client import ask, send_admin_request
 
@@ -68,12 +67,6 @@ OPTIONS = f"""\
 --until-restart
 --timeout TIME  longest wait, as in 10min
 {REQUEST}"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd drain``."""
-    add_options(parser, OPTIONS)
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -66,7 +66,8 @@ instead of a command:
 | --list             print the presets and their sources
 | --counters         in an emulated machine: print its current counters
 the machine:
---preset NAME|FILE   machine (default: dram-pm)
+--preset NAME|FILE = dram-pm
+                     machine (default: dram-pm)
 --node FIELD=VALUE,... ...
                      a node instead of the preset's; may be repeated. Fields: name, size (1GiB),
                      cpus (0-1, or none), read-latency and write-latency (ns), read-bandwidth and
@@ -93,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd emulate``."""
     parser.usage = "%(prog)s [options] -- COMMAND [ARGUMENT ...]"
     add_options(parser, OPTIONS, dilation=number(0, 10_000))
-    parser.set_defaults(func=run, preset="dram-pm")
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import Exit, HmdError, MissingError, UsageError, os_error
-from hmd.cli.arguments import add_options
 from hmd.cli.output import console, print_json, print_table
 from hmd.sample.sampler import CAPABILITIES, SampleSettings
 
@@ -39,7 +38,7 @@ SHOW_AND_APPLY = """\
 --dry-run   print the changes only
 --yes       do not ask
 --json      print the changes as JSON
---root DIR  (hidden)
+--root DIR = /   (hidden)
 """
 
 OPTIONS = f"""\
@@ -48,12 +47,6 @@ OPTIONS = f"""\
 --no-start         do not start it now
 --accept-writable  install it also where users other than root may change the files that it runs
 {SHOW_AND_APPLY}"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd enable``."""
-    add_options(parser, OPTIONS)
-    parser.set_defaults(func=run, root=Path("/"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -126,7 +126,7 @@ output:
                      KiB)
 --json               print JSON: seconds, bytes, shares
 the model:
---model {{hmd,published}}
+--model {{hmd,published}} = hmd
                      hmd's model, or the published differential tracing of ISC 2022 (default hmd)
 --cut-by {{time,accesses,instructions}}
                      quantity that all windows of a run have in equal parts (default: instructions
@@ -149,7 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         windows=whole_number(100_000),
         window=number(1e-3, 1e9),
     )
-    parser.set_defaults(func=run, model="hmd")
+    parser.set_defaults(func=run)
 
 
 def _two_numbers(text: str) -> tuple[float, float]:

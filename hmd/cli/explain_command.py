@@ -36,8 +36,10 @@ OPTIONS = """\
 PID|TARGET     a process, or all of a target
 [ADDRESS]      as in 0x7f5c80000000
 --slow         why a target became slower
---since TIME   with --slow: how long it is slower already (default 1h)
---before TIME  with --slow: the time before that to compare with (default 1d)
+--since TIME = 1h
+               with --slow: how long it is slower already (default 1h)
+--before TIME = 1d
+               with --slow: the time before that to compare with (default 1d)
 --json         print JSON: bytes, seconds, rates
 """
 
@@ -45,7 +47,7 @@ PID|TARGET     a process, or all of a target
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd explain``."""
     add_options(parser, OPTIONS, since=duration, before=duration)
-    parser.set_defaults(func=run, since=3600.0, before=86400.0)
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

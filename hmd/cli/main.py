@@ -2,10 +2,11 @@
 """The ``hmd`` command: parses the arguments, runs one command, turns errors into exit codes.
 
 ``GROUPS`` lists the commands. The module of a command has ``DESCRIPTION`` and ``EXAMPLES`` for its
-help, and ``add_arguments(parser)``, which adds its arguments and sets ``func``: a function of the
-parsed arguments that returns an ``Exit`` code. ``hmd NAME`` imports the module of NAME alone, and
-that imports numpy, numba and the like inside ``func``: ``hmd --version`` and ``hmd --help`` cost
-argparse and nothing more.
+help, ``OPTIONS`` as :func:`hmd.cli.arguments.add_options` reads them, and ``run``: a function of
+the parsed arguments that returns an ``Exit`` code. One that needs more has
+``add_arguments(parser)``, which adds the options and sets ``func``. ``hmd NAME`` imports the module
+of NAME alone, and that imports numpy, numba and the like inside ``run``: ``hmd --version`` and
+``hmd --help`` cost argparse and nothing more.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import errno
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from hmd import __version__
 from hmd.base.errors import Exit, HmdError, PageSizeError, unavailable_code
@@ -34,84 +35,54 @@ WRITE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
 """What write(2) fails with: no space, over quota, a device error, over a size limit."""
 
 
-class Command(Protocol):
-    """What the module of a command has, or its entry in ``admin_request.ADMIN_COMMANDS``."""
-
-    DESCRIPTION: str
-    EXAMPLES: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments, and set ``func``."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
-    """One command, and its line in ``hmd --help``; ``admin``: one of ``admin_request``."""
-
-    name: str
-    summary: str
-    admin: bool = False
-
-    @property
-    def module(self) -> str:
-        """The module that defines the command."""
-        return "hmd.cli.admin_request" if self.admin else f"hmd.cli.{self.name}_command"
-
-    def load(self) -> Command:
-        """Import the command."""
-        module: Any = import_module(self.module)
-        command: Command = module.ADMIN_COMMANDS[self.name] if self.admin else module
-        return command
-
-
-GROUPS: Final[Mapping[str, tuple[CommandEntry, ...]]] = {
-    "The daemon": (
-        CommandEntry("run", "run the daemon"),
-        CommandEntry("status", "show the daemon's state and where each process's pages are"),
-        CommandEntry("top", "watch processes' memory and page moves, live"),
-        CommandEntry("heatmap", "draw heat and tier of a process's memory over time"),
-        CommandEntry("explain", "show why pages of a process are where they are"),
-        CommandEntry("report", "show what hmd did in the last hour or week: worth it?"),
-        CommandEntry("advise", "show how much fast memory targets need, and who gains by more"),
-        CommandEntry("dashboard", "serve a live page of the daemon's state to a browser"),
-        CommandEntry("config", "check and show the configuration"),
-        CommandEntry("policy", "list the policies and their settings; use another policy"),
-        CommandEntry("enable", "install hmd as a service; shows the changes first"),
-        CommandEntry("disable", "stop the service and remove its files"),
-    ),
-    "Admin requests to the daemon": (
-        CommandEntry("pause", "stop moving pages until resumed", admin=True),
-        CommandEntry("resume", "move pages again", admin=True),
-        CommandEntry("drain", "empty a memory node before maintenance or hot-remove"),
-        CommandEntry("undrain", "let pages move to a drained node again", admin=True),
-        CommandEntry("pin", "keep a process's pages in place or on a node", admin=True),
-        CommandEntry("unpin", "let policies move a pinned process's pages", admin=True),
-    ),
-    "Traces": (
-        CommandEntry("record", "record a program's memory accesses"),
-        CommandEntry("trace", "show, plot, export and import recorded traces"),
-        CommandEntry("estimate", "predict the runtime of a placement from two traces"),
-        CommandEntry("simulate", "simulate policies on a recorded program"),
-        CommandEntry("tune", "search a policy's best settings on recorded programs"),
-        CommandEntry("train", "train the learned policy on recorded programs"),
-    ),
-    "Training steps": (
-        CommandEntry("plan", "plan the memory of a training step ahead"),
-        CommandEntry("tensors", "record and show the kernels and tensors of a training step"),
-    ),
-    "The machine": (
-        CommandEntry("topology", "show memory nodes, their latency, bandwidth and tiers"),
-        CommandEntry("doctor", "show what this machine lacks and how to fix it"),
-        CommandEntry("migrate", "move the memory of a process to a node"),
-    ),
-    "The emulated machine": (
-        CommandEntry("emulate", "run a command on an emulated machine with two memory tiers"),
-        CommandEntry("demo", "run two programs with and without hmd on an emulated machine"),
-    ),
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "The daemon": {
+        "run": "run the daemon",
+        "status": "show the daemon's state and where each process's pages are",
+        "top": "watch processes' memory and page moves, live",
+        "heatmap": "draw heat and tier of a process's memory over time",
+        "explain": "show why pages of a process are where they are",
+        "report": "show what hmd did in the last hour or week: worth it?",
+        "advise": "show how much fast memory targets need, and who gains by more",
+        "dashboard": "serve a live page of the daemon's state to a browser",
+        "config": "check and show the configuration",
+        "policy": "list the policies and their settings; use another policy",
+        "enable": "install hmd as a service; shows the changes first",
+        "disable": "stop the service and remove its files",
+    },
+    "Admin requests to the daemon": {
+        "pause": "stop moving pages until resumed",
+        "resume": "move pages again",
+        "drain": "empty a memory node before maintenance or hot-remove",
+        "undrain": "let pages move to a drained node again",
+        "pin": "keep a process's pages in place or on a node",
+        "unpin": "let policies move a pinned process's pages",
+    },
+    "Traces": {
+        "record": "record a program's memory accesses",
+        "trace": "show, plot, export and import recorded traces",
+        "estimate": "predict the runtime of a placement from two traces",
+        "simulate": "simulate policies on a recorded program",
+        "tune": "search a policy's best settings on recorded programs",
+        "train": "train the learned policy on recorded programs",
+    },
+    "Training steps": {
+        "plan": "plan the memory of a training step ahead",
+        "tensors": "record and show the kernels and tensors of a training step",
+    },
+    "The machine": {
+        "topology": "show memory nodes, their latency, bandwidth and tiers",
+        "doctor": "show what this machine lacks and how to fix it",
+        "migrate": "move the memory of a process to a node",
+    },
+    "The emulated machine": {
+        "emulate": "run a command on an emulated machine with two memory tiers",
+        "demo": "run two programs with and without hmd on an emulated machine",
+    },
 }
-"""All commands, by the headings and in the order of ``hmd --help``."""
+"""All commands with their summaries, by the headings and in the order of ``hmd --help``."""
 
-COMMANDS: Final = {entry.name: entry for group in GROUPS.values() for entry in group}
+COMMANDS: Final = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 EPILOG = """\
 examples:
@@ -185,7 +156,7 @@ class TopParser(CommandParser):
         lines = [f"usage: {self.prog} COMMAND [options]", "", str(self.description), ""]
         for heading, group in GROUPS.items():
             lines += [f"{heading}:"]
-            lines += [f"  {entry.name:<10} {entry.summary}" for entry in group] + [""]
+            lines += [f"  {name:<10} {summary}" for name, summary in group.items()] + [""]
         lines += [
             "Options:",
             "  -h, --help     print this text; 'hmd COMMAND --help' or 'hmd help COMMAND' for one",
@@ -209,16 +180,25 @@ def build_parser(names: Iterable[str] = COMMANDS) -> TopParser:
     parser.set_defaults(func=lambda _: _help_without_command(parser))
     parser.families = parser.add_subparsers(metavar="COMMAND", parser_class=CommandParser)
     for name in names:
-        command = COMMANDS[name].load()
-        command.add_arguments(
-            parser.families.add_parser(
-                name,
-                help=COMMANDS[name].summary,
-                description=command.DESCRIPTION,
-                epilog=command.EXAMPLES,
-            )
+        command = _load(name)
+        added = parser.families.add_parser(
+            name, help=COMMANDS[name], description=command.DESCRIPTION, epilog=command.EXAMPLES
         )
+        if hasattr(command, "add_arguments"):
+            command.add_arguments(added)
+        else:
+            from hmd.cli.arguments import add_options
+
+            add_options(added, command.OPTIONS)
+            added.set_defaults(func=command.run)
     return parser
+
+
+def _load(name: str) -> Any:
+    """Return the module of a command, or its entry in ``admin_request.ADMIN_COMMANDS``."""
+    if find_spec(f"hmd.cli.{name}_command"):
+        return import_module(f"hmd.cli.{name}_command")
+    return import_module("hmd.cli.admin_request").ADMIN_COMMANDS[name]
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

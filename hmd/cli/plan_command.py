@@ -49,10 +49,12 @@ STEPS = 5
 
 OPTIONS = f"""\
 TRACE             a tensor trace (.npz)
---tiers FILE      memory system: g10, dram-pm, hbm-dram-flash, or a YAML file (default g10)
+--tiers FILE = g10
+                  memory system: g10, dram-pm, hbm-dram-flash, or a YAML file (default g10)
 --planner NAME    the planner: {", ".join(PLANNERS)}, or g10@FACTOR (default {PLANNER})
 --plan FILE       price the moves of a JSON file instead
---rules NAME      pricing rules: strict, or g10 as in the publication (default strict)
+--rules NAME = strict
+                  pricing rules: strict, or g10 as in the publication (default strict)
 --compare         price all planners that suit
 --sweep TIER      price the plan for several capacities of this tier
 --steps N         capacities of the sweep (default {STEPS})
@@ -68,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd plan``."""
     parser.usage = "hmd plan [options] TRACE"
     add_options(parser, OPTIONS, tiers=str, sweep=str, steps=whole_number(100, min_value=2))
-    parser.set_defaults(func=run, tiers="g10", rules="strict")
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

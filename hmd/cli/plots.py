@@ -116,8 +116,7 @@ def draw_heatmap(
         above.set_title(title or f"pid {pid}: heat of its memory, and where it lies")
         below.set_xlabel("seconds")
         for axes in (above, below):
-            axes.set_facecolor(_NO_MEMORY)
-            axes.set_ylabel("address")
+            axes.set(facecolor=_NO_MEMORY, ylabel="address")
             _mark_addresses(axes, seen.address)
 
 
@@ -179,8 +178,7 @@ def draw_lifetimes(trace: TensorTrace, file: Path) -> None:
         marked = [row for row, tensor in enumerate(largest.tolist()) if tensor in named]
         labels = [trace.tensor_name(int(largest[row])) for row in marked]
         axes[1].set_yticks(marked, labels, fontsize=6)
-        axes[1].set_ylabel("tensors by birth")
-        axes[1].set_xlabel(f"time of the step ({unit})")
+        axes[1].set(ylabel="tensors by birth", xlabel=f"time of the step ({unit})")
         axes[1].legend(loc="upper left")
         figure.suptitle(f"{trace.name}: peak {format_bytes(life.peak_bytes)}")
 
@@ -251,8 +249,7 @@ def draw_sweep(prices: Sequence[StepPrice], tier: str, file: Path) -> None:
         }
         for label, seconds in lines.items():
             axis.plot(capacity, np.array(seconds) * second, marker="o", label=label)
-        axis.set_xlabel(f"capacity of {tier} ({size_unit})")
-        axis.set_ylabel(f"time of the step ({unit})")
+        axis.set(xlabel=f"capacity of {tier} ({size_unit})", ylabel=f"time of the step ({unit})")
         axis.set_ylim(0, 1.08 * second * max(price.seconds for price in prices))
         axis.margins(x=0.04)
         axis.legend()
@@ -266,8 +263,7 @@ def draw_simulation(
     with picture(file, 2, instead="or use --json", figsize=(8, 7)) as (_, (shares, times)):
         for name, run in runs.items():
             shares.plot(*fast_shares(run), label=name)
-        shares.set_xlabel("time (s, modelled)")
-        shares.set_ylabel("misses served by the fast node (%)")
+        shares.set(xlabel="time (s, modelled)", ylabel="misses served by the fast node (%)")
         shares.set_ylim(0, 100)
         shares.legend(loc="lower right")
         shares.set_title(title)
@@ -301,8 +297,7 @@ def draw_capacity_sweep(sweep: CapacitySweep, file: Path, title: str | None = No
             label = f"{name}: {at[0]:,.1f} MiB, {at[1]:.3f} s"
             offset = (8, 8) if side == "left" else (-8, -16)
             axes.annotate(label, at, offset, textcoords="offset points", color=color, ha=side)
-        axes.set_xlabel("fast memory for the hottest pages (MiB)")
-        axes.set_ylabel("predicted runtime (s)")
+        axes.set(xlabel="fast memory for the hottest pages (MiB)", ylabel="predicted runtime (s)")
         axes.set_ylim(0, 1.1 * float(seconds.max()))
         axes.set_title(title or "runtime versus fast-tier capacity")
 
@@ -336,7 +331,9 @@ def draw_trace(trace: Trace, file: Path) -> None:
         axes.set_facecolor(_NO_MEMORY)
         figure.colorbar(shown, ax=axes, label="samples")
         _mark_addresses(axes, pages[::pages_per_row] * np.uint64(PAGE_BYTES))
-        axes.set_ylabel("address (pages without samples left out)")
-        axes.set_xlabel("seconds" if trace.clock == "monotonic" else "seconds of modelled time")
+        axes.set(
+            ylabel="address (pages without samples left out)",
+            xlabel="seconds" if trace.clock == "monotonic" else "seconds of modelled time",
+        )
         command = " ".join(str(word) for word in trace.about.get("command", []))
         axes.set_title(command[:100] or ", ".join(p.name for p in trace.processes))

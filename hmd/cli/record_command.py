@@ -48,16 +48,17 @@ OPTIONS = f"""\
                     of the slow run only
 --period N          accesses per sample; for damon, milliseconds between two cycles (default: the
                     sampler's own)
---sampler {{auto,{",".join(CAPABILITIES)}}}
+--sampler {{auto,{",".join(CAPABILITIES)}}} = auto
                     sampler (default auto: the best that works here)
---loads {{auto,miss,latency}}
+--loads {{auto,miss,latency}} = auto
                     loads that a PMU samples: those that miss the last-level cache, or slow ones,
                     whose latencies are known then, but not how many there are (default auto: misses
                     where the CPU can)
 --no-pairs          sample loads with one counter only. By default a second counter with another
                     period samples them as well, so that some samples are pairs of misses close
                     together, which show 'hmd estimate' which misses overlap
---interval TIME     time between two reads of rings and mappings, as in 500ms or 0.5 (seconds;
+--interval TIME = 200ms
+                    time between two reads of rings and mappings, as in 500ms or 0.5 (seconds;
                     default 200ms)
 --seconds TIME      stop recording after this time, as in 5min or 30 (seconds); the program runs on
 --json [FILE]       write a summary as JSON at the end (without FILE: to standard error, since
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd record``."""
     add_options(parser, OPTIONS, ("output",), period=whole_number(1 << 31))
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
-    parser.set_defaults(func=run, sampler="auto", loads="auto", interval=0.2)
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -34,7 +34,8 @@ daemon answers.
 OPTIONS = """\
 --socket
 [TARGET]       one target instead of all
---since TIME   as in 30min, 7d (default 1h)
+--since TIME = 1h
+               as in 30min, 7d (default 1h)
 --file FILE    read this history
 --json         print JSON: bytes, seconds, rates
 """
@@ -43,7 +44,7 @@ OPTIONS = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd report``."""
     add_options(parser, OPTIONS, since=duration)
-    parser.set_defaults(func=run, since=3600.0)
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -48,13 +48,14 @@ START_S = 120.0
 """Start-up time requested of a service manager: a cold disk may need it."""
 
 OPTIONS = f"""\
---config FILE    the configuration (default {DEFAULT_CONFIG})
+--config FILE = {DEFAULT_CONFIG}
+                 the configuration (default {DEFAULT_CONFIG})
 --dry-run        move nothing, whatever the configuration says
 --ticks N        exit after N ticks
 --once           the same as --ticks 1
 --preload        load numba and the kernels at the start, not with the first process (about 75 MiB)
 --compile        compile what the cache of kernels lacks, and exit; the daemon then starts at once
---log-level {{debug,info,warning,error}}
+--log-level {{debug,info,warning,error}} = info
                  least level that is logged, on standard error (default info)
 """
 
@@ -62,7 +63,7 @@ OPTIONS = f"""\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd run``."""
     add_options(parser, OPTIONS, ticks=whole_number())
-    parser.set_defaults(func=run, config=DEFAULT_CONFIG, log_level="info")
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,7 +24,6 @@ from hmd.cli.output import (
 from hmd.cli.simulation_options import (
     DAEMON_OPTIONS,
     DAEMON_TYPES,
-    DEFAULTS,
     ProgressLine,
     fast_pages,
     given_settings,
@@ -70,12 +69,13 @@ OPTIONS = f"""\
 [COMMAND ...]       (hidden)
 the machine:
 --preset
---fast SIZE|SHARE   fast memory of the machine: a size, as in 64MiB, or a share of the program's
+--fast SIZE|SHARE = 25%
+                    fast memory of the machine: a size, as in 64MiB, or a share of the program's
                     pages (25%)
 the daemon, in modelled time:
 --policy NAME ...   policy to simulate; may be repeated (the default policy)
 --set
-{DAEMON_OPTIONS}--seed N            random seed of the sampling (1)
+{DAEMON_OPTIONS}--seed N = 1        random seed of the sampling (1)
 output:
 --ticks             also print the ticks of each policy
 --json              print JSON, with ticks
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]"
     )
     add_options(parser, OPTIONS, **DAEMON_TYPES)
-    parser.set_defaults(func=run, fast="25%", **DEFAULTS)
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

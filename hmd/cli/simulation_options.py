@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from hmd.base.errors import ConfigError, UsageError
 from hmd.base.units import PAGE_BYTES
@@ -27,18 +27,21 @@ HEADROOM_BYTES = 64 << 10
 HOUR_MS = 3_600_000
 
 DAEMON_OPTIONS: Final = """\
---tick MS           length of a tick in milliseconds (10)
---delay MS          milliseconds from a tick's samples to its first move (2)
---found MS          milliseconds after the program's start at which the daemon finds it (0)
+--tick MS = 10      length of a tick in milliseconds (10)
+--delay MS = 2      milliseconds from a tick's samples to its first move (2)
+--found MS = 0      milliseconds after the program's start at which the daemon finds it (0)
 --period N          misses per sample, as sample.period (set by --overhead, from 199 on)
---overhead SHARE    most of the program's time that records of samples may take, as
+--overhead SHARE = 1%
+                    most of the program's time that records of samples may take, as
                     sample.overhead; no effect with --period (1%)
---fast-min SIZE|SHARE  least of the fast node that the program keeps, as targets[].fast_min (0)
---fast-max SIZE|SHARE  most of the fast node that the program may have, as targets[].fast_max (100%)
+--fast-min SIZE|SHARE = 0
+                    least of the fast node that the program keeps, as targets[].fast_min (0)
+--fast-max SIZE|SHARE = 100%
+                    most of the fast node that the program may have, as targets[].fast_max (100%)
 --pageout MS        page out pages that were idle for this many milliseconds, as decide.pageout
                     (off)
---swap-in US        microseconds that the program sleeps at a page that was paged out (100)
---loss SHARE        share of samples that are lost (0%)
+--swap-in US = 100  microseconds that the program sleeps at a page that was paged out (100)
+--loss SHARE = 0%   share of samples that are lost (0%)
 """
 """Options of the daemon's tick and sampling."""
 
@@ -46,19 +49,6 @@ DAEMON_TYPES: Final = {
     **dict.fromkeys(("tick", "pageout"), number(0.1, HOUR_MS)),
     **dict.fromkeys(("delay", "found"), number(0, HOUR_MS)),
     "swap_in": number(0, 1e6),
-}
-
-DEFAULTS: Final[dict[str, Any]] = {
-    "preset": "dram-pm",
-    "seed": 1,
-    "tick": 10.0,
-    "delay": 2.0,
-    "found": 0.0,
-    "overhead": 0.01,
-    "fast_min": "0",
-    "fast_max": "100%",
-    "swap_in": 100.0,
-    "loss": 0.0,
 }
 
 

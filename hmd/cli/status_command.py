@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hmd.base.errors import Exit, HmdError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.arguments import add_options
 from hmd.cli.output import console, format_bytes, format_count, format_share, print_json, table
 from hmd.control.client import ask, send_admin_request
 from hmd.sample.sampler import CAPABILITIES
@@ -220,12 +219,6 @@ OPTIONS = """\
 --json     print JSON: bytes, seconds, shares
 --check    print the age of the last tick only; exit code 1 where it is too old (for probes)
 """
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd status``."""
-    add_options(parser, OPTIONS)
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -52,14 +52,14 @@ TRACE           a tensor trace (.npz)
 
 RECORD = """\
 -o, --output FILE  the trace (default SCRIPT.npz here)
---warmup N         steps before the recording (default 2)
---steps N          recorded steps; times are their medians (default 5)
+--warmup N = 2     steps before the recording (default 2)
+--steps N = 5      recorded steps; times are their medians (default 5)
 --graph            SCRIPT is a graph of torch.export.save (.pt2): no step runs, times are modelled
---optimizer {adam,sgd}
+--optimizer {adam,sgd} = adam
                    with --graph: the update of the step (default adam)
---tflops N         with --graph: 10^12 operations per second of the processor (default 19.5, A100
+--tflops N = 19.5  with --graph: 10^12 operations per second of the processor (default 19.5, A100
                    fp32)
---gbps N           with --graph: 10^9 bytes per second of its memory (default 1555, A100)
+--gbps N = 1555    with --graph: 10^9 bytes per second of its memory (default 1555, A100)
 SCRIPT             a Python program, or a graph with --graph
 """
 
@@ -83,7 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     record.usage = "hmd tensors record [options] SCRIPT [ARGUMENTS]"
     record.description, record.epilog = RECORD_DESCRIPTION, RECORD_EXAMPLES
-    record.set_defaults(warmup=2, steps=5, optimizer="adam", tflops=19.5, gbps=1555.0)
 
 
 def run_record(args: argparse.Namespace) -> int:

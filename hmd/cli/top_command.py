@@ -16,7 +16,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import Exit
-from hmd.cli.arguments import add_options
 from hmd.cli.output import console, print_json_line
 from hmd.cli.status_command import process_key, process_table, summary
 from hmd.control.client import ask
@@ -44,16 +43,11 @@ columns:
 
 OPTIONS = """\
 --socket
---interval TIME  time between two requests, as in 500ms or 10 (seconds; default 1s)
+--interval TIME = 1s
+                 time between two requests, as in 500ms or 10 (seconds; default 1s)
 --once           print one table and exit
 --json           print one line of JSON per request
 """
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd top``."""
-    add_options(parser, OPTIONS)
-    parser.set_defaults(func=run, interval=1.0)
 
 
 def run(args: argparse.Namespace) -> int:

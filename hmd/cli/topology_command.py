@@ -7,9 +7,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import ConfigError, Exit, UsageError
-from hmd.cli.arguments import add_options
 from hmd.cli.output import format_bytes, print_json, print_table
-from hmd.linux.procfs import SYSFS, format_ids
+from hmd.linux.procfs import format_ids
 
 if TYPE_CHECKING:
     from hmd.linux.topology import Node, NodeMemory, Topology
@@ -29,14 +28,8 @@ SPEEDS = ("read_latency_ns", "write_latency_ns", "read_bandwidth_mbps", "write_b
 OPTIONS = """\
 --json         print JSON: bytes, ns, MB/s
 --tiers LISTS  node ids of each tier, fastest first, instead of the kernel's ranking
---sysfs DIR    (hidden)
+--sysfs DIR = /sys   (hidden)
 """
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd topology``."""
-    add_options(parser, OPTIONS)
-    parser.set_defaults(func=run, sysfs=SYSFS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ examples:
 OPTIONS = """\
 --config FILE      configuration of the training; config/train.yaml has all settings
 -o, --output FILE  weights, an .npz file
---workers N        simulations at a time, each with 50 bytes of memory per miss (1)
+--workers N = 1    simulations at a time, each with 50 bytes of memory per miss (1)
 --ray
 --resume           use what an interrupted training left in FILE.training/
 --evaluate         do not train: compare the weights of FILE with other policies
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd train``."""
     parser.usage = "%(prog)s --config FILE -o FILE [options]"
     add_options(parser, OPTIONS, ("config", "output"))
-    parser.set_defaults(func=run, workers=1)
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,7 +18,6 @@ from hmd.cli.output import format_seconds, print_json, print_records, print_tabl
 from hmd.cli.simulation_options import (
     DAEMON_OPTIONS,
     DAEMON_TYPES,
-    DEFAULTS,
     ProgressLine,
     fast_pages,
     given_settings,
@@ -61,8 +60,6 @@ examples:
 extra tune.
 """
 
-TRIALS = 60
-
 OPTIONS = f"""\
 TRACE ...           recorded misses
 the search:
@@ -70,11 +67,11 @@ the search:
 --knob KEY[=LOW:HIGH] ...
                     setting to search, from LOW to HIGH; may be repeated (all settings, each in its
                     documented range)
---trials N          settings to try ({TRIALS})
+--trials N = 60     settings to try (60)
 --holdout TRACE ...
                     program to evaluate the result on, not used in the search; may be repeated
---seed N            random seed of the search and the sampling (1)
---workers N         simulations at a time, each with 12 bytes of memory per miss (1)
+--seed N = 1        random seed of the search and the sampling (1)
+--workers N = 1     simulations at a time, each with 12 bytes of memory per miss (1)
 --ray
 --journal FILE      keep results of trials in FILE, and continue from them
 the machine:
@@ -94,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd tune``."""
     parser.usage = "%(prog)s TRACE ... [options]"
     add_options(parser, OPTIONS, **DAEMON_TYPES)
-    parser.set_defaults(func=run, trials=TRIALS, workers=1, **DEFAULTS)
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

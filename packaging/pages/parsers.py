@@ -118,6 +118,6 @@ def top() -> Command:
 def groups(families: dict[str, Command]) -> Iterator[tuple[str, list[Command]]]:
     """Yield the families by the headings of ``hmd --help``; an empty heading is left out."""
     for heading, group in GROUPS.items():
-        present = [families[entry.name] for entry in group if entry.name in families]
+        present = [families[name] for name in group if name in families]
         if present:
             yield heading, present
