@@ -15,7 +15,7 @@ from typing import Any
 
 from memory_rows import MOVES, TARGETS, TIERS
 from panel import OF_INSTANCE, Panel, Query
-from service_rows import ADMIN_REQUESTS, COST, OVERVIEW, SAMPLING, STAGES
+from service_rows import ADMIN_REQUESTS, COST, FLEET, OVERVIEW, SAMPLING, STAGES
 
 FILE = Path(__file__).with_name("hmd.json")
 COLUMNS = 24
@@ -30,6 +30,7 @@ ROWS = {
     "Sampling": SAMPLING,
     "Cost of hmd": COST,
     "Admin requests": ADMIN_REQUESTS,
+    "All machines": FLEET,
 }
 
 
@@ -43,7 +44,7 @@ def dashboard() -> dict[str, Any]:
         ],
         "title": "hmd, heterogeneous memory daemon",
         "uid": "hmd",
-        "description": "Tiers, targets, decisions and moves, stages, sampling, cost of hmd.",
+        "description": "Tiers, targets, decisions and moves, stages, sampling, cost, all machines.",
         "tags": ["hmd", "memory", "numa"],
         "schemaVersion": 39,
         "version": 1,

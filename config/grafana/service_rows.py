@@ -1,9 +1,49 @@
 # SPDX-License-Identifier: MIT
-"""Rows of panels on hmd itself: overview, stages, sampling, cost."""
+"""Rows of panels on hmd itself: all machines, overview, stages, sampling, cost."""
 
 from __future__ import annotations
 
 from panel import Panel, Query, stat
+
+FLEET = [
+    Panel(
+        "Stall time saved by machine",
+        "Stall seconds per second that recent moves save on each machine, minus those that they "
+        "cost, by samples. A machine that stays below zero is better without moves.",
+        "suffix: s/s",
+        (
+            Query(
+                "sum by (instance) (rate(hmd_realised_saving_seconds_total[R])) - "
+                "sum by (instance) (rate(hmd_realised_loss_seconds_total[R]))",
+                "{{instance}}",
+            ),
+        ),
+    ),
+    Panel(
+        "CPU of hmd by machine",
+        "Share of one CPU that each daemon uses, including kernel threads that sample for it.",
+        "percentunit",
+        (
+            Query(
+                "rate(hmd_cpu_seconds_total[R]) + rate(hmd_sampler_cpu_seconds_total[R])",
+                "{{instance}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Versions and machines that need a look",
+        "Machines by version and commit; those that Prometheus does not reach, whose last reload "
+        "failed, that are paused, or in a dry run.",
+        "none",
+        (
+            Query("count by (version, revision) (hmd_build_info)", "{{version}} {{revision}}"),
+            Query('sum(1 - up{job="hmd"})', "down"),
+            Query("sum(1 - hmd_config_last_reload_successful)", "reload failed"),
+            Query("sum(hmd_paused)", "paused"),
+            Query("sum(hmd_dry_run)", "dry run"),
+        ),
+    ),
+]
 
 OVERVIEW = [
     stat(
