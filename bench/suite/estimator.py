@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.documents.markdown import commit
+from bench.suite import published
 from bench.suite.ground_truth import RecordedStream, recorded, require_same_cache, runtimes
 from bench.suite.large_trace import SIZES, cold_start_s, measure
 from bench.suite.layouts import mixed_layouts
@@ -48,7 +49,6 @@ from hmd.emulate.recordings.misses import MissOutcomes, MissStream
 from hmd.emulate.recordings.recorder import RECORDED_ON
 from hmd.emulate.recordings.replay import Layout, TimingModel, frames, tiers_of
 from hmd.emulate.timing_params import timing_params
-from hmd.estimate import published
 from hmd.estimate.capacity_sweep import sweep
 from hmd.estimate.model import Coefficients, RuntimeModel, Terms, build_model
 from hmd.estimate.runs import AlignedRuns, side_by_side

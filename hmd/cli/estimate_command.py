@@ -7,7 +7,6 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
     from hmd.estimate import (
         AlignedRuns,
-        CapacitySweep,
-        Estimate,
         Layout,
         PageIndex,
         RuntimeModel,
@@ -78,7 +75,6 @@ in a layout or schedule (with file and line), 4 no matplotlib for the picture
 """
 
 STEPS = 20
-PUBLISHED_WINDOW_MS = 50.0
 NEAR = 0.05
 """Slowdown versus all-fast that counts as enough fast memory."""
 MIN_SHARE = 0.001
@@ -126,13 +122,10 @@ output:
                      KiB)
 --json               print JSON: seconds, bytes, shares
 the model:
---model {{hmd,published}} = hmd
-                     hmd's model, or the published differential tracing of ISC 2022 (default hmd)
 --cut-by {{time,accesses,instructions}}
                      quantity that all windows of a run have in equal parts (default: instructions
-                     if both traces count them, else accesses; published: time)
---windows N          hmd: number of windows (default 60)
---window MS          published: length of a window of the slow run in milliseconds (default 50)
+                     if both traces count them, else accesses)
+--windows N          number of windows (default 60)
 """
 
 
@@ -147,7 +140,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         steps=whole_number(100_000),
         move_ns=number(1e-3, 1e9),
         windows=whole_number(100_000),
-        window=number(1e-3, 1e9),
     )
     parser.set_defaults(func=run)
 
@@ -209,10 +201,10 @@ def _one_run_document(args: argparse.Namespace) -> dict[str, Any]:
     from hmd.trace.reader import TraceFile
     from hmd.trace.summary import sampling_error
 
-    of_two = ("schedule", "picture", "move_ns", "cut_by", "windows", "window")
+    of_two = ("schedule", "picture", "move_ns", "cut_by", "windows")
     given = [name for name in of_two if getattr(args, name) is not None]
-    if given or args.model == "published" or args.by == "phase":
-        option = given[0].replace("_", "-") if given else "model" if args.by is None else "by phase"
+    if given or args.by == "phase":
+        option = given[0].replace("_", "-") if given else "by phase"
         raise UsageError(f"estimate: --{option} is about runtimes, which take two traces: {NEEDS}")
     recording = TraceFile(args.slow)
     trace, pages = recording.thinned, index_pages(recording)
@@ -304,7 +296,7 @@ def answer_document(args: argparse.Namespace) -> dict[str, Any]:
     ]
     found = _swept(args, subject) if args.sweep else _priced(args, subject, ends)
     return {
-        "model": args.model,
+        "model": "hmd",
         "cut_by": subject.runs.cut_by.value,
         "windows": subject.runs.windows,
         "pages": len(pages),
@@ -312,7 +304,7 @@ def answer_document(args: argparse.Namespace) -> dict[str, Any]:
         "slow_s": float(subject.runs.slow.ns.sum()) / 1e9,
         "fast_s": float(subject.runs.fast.ns.sum()) / 1e9,
         "pairs": 1 + len(subject.others),
-        "doubts": [] if subject.model is None else [d.reason for d in subject.model.doubts],
+        "doubts": [doubt.reason for doubt in subject.model.doubts],
         "notes": subject.notes,
         "estimates": ends,
         **found,
@@ -321,14 +313,7 @@ def answer_document(args: argparse.Namespace) -> dict[str, Any]:
 
 def _refuse(args: argparse.Namespace) -> None:
     """Raise UsageError where options do not go together."""
-    published = args.model == "published"
     for wrong, why in (
-        (published and args.windows is not None, "--windows is hmd's: take --window MS"),
-        (published and args.schedule is not None, "--schedule takes --model hmd"),
-        (
-            not published and args.window is not None,
-            "--window is the published model's: take --windows N",
-        ),
         (args.schedule is not None and args.sweep, "take either --schedule or --sweep"),
         (args.schedule is None and args.move_ns is not None, "--move-ns goes with --schedule"),
         (args.schedule is not None and args.by == "region", "a schedule goes --by phase"),
@@ -342,20 +327,24 @@ def _refuse(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A program's two runs under a model; ``model`` is None for the published formula.
+    """A program's two runs under hmd's model.
 
-    ``slow`` and ``fast`` are thinned traces. ``accesses`` are those that the model weights, by
-    page. ``others`` are other pairs of runs of the program.
+    ``slow`` is a thinned trace. ``others`` are other pairs of runs of the program.
     """
 
     slow: Trace
-    fast: Trace
     runs: AlignedRuns
-    accesses: npt.NDArray[np.float64]
-    estimate: Callable[[Layout], Estimate]
-    model: RuntimeModel | None
+    model: RuntimeModel
     notes: list[str]
     others: list[Subject]
+
+    @property
+    def accesses(self) -> npt.NDArray[np.float64]:
+        """The accesses that the model weights, by page."""
+        import numpy as np
+
+        counted = np.bincount(self.model.page, self.model.accesses, len(self.runs.pages))
+        return counted.astype(np.float64)
 
     def note(self, text: str) -> None:
         """Add a caveat, and print it on standard error."""
@@ -367,57 +356,25 @@ class Subject:
         return runtime_ns / max(float(self.runs.fast.ns.sum()), 1.0)
 
     def row(self, name: str, choose: Callable[[PageIndex], Layout]) -> dict[str, Any]:
-        """Return a layout's prediction; bounds are None where the model gives none.
-
-        Of several pairs of runs, the layout is chosen for the pages of each.
-        """
+        """Return a layout's prediction; of several pairs of runs, for the pages of each."""
         from hmd.estimate import interval, layout, over_pairs
 
-        chosen = choose(self.runs.pages)
-        low_s = high_s = None
-        if self.model is None:
-            runtime_ns = self.estimate(chosen).runtime_ns
-        else:
-            bounds = interval(self.model, chosen)
-            if self.others:
-                of_pairs = [
-                    [interval(each.model, pick(each.runs.pages)) for pick in picks]
-                    for each in (self, *self.others)
-                    if each.model is not None
-                    for picks in ((choose, layout.all_slow, layout.all_fast),)
-                ]
-                bounds = over_pairs(of_pairs)[0]
-            runtime_ns, low_s, high_s = bounds.runtime_ns, bounds.low_ns / 1e9, bounds.high_ns / 1e9
+        chosen, accesses = choose(self.runs.pages), self.accesses
+        bounds = interval(self.model, chosen)
+        if self.others:
+            picks = (choose, layout.all_slow, layout.all_fast)
+            of_pairs = [
+                [interval(each.model, pick(each.runs.pages)) for pick in picks]
+                for each in (self, *self.others)
+            ]
+            bounds = over_pairs(of_pairs)[0]
         return {
             "layout": name,
             "fast_bytes": int(chosen.sum()) * PAGE_BYTES,
-            "access_share": float(self.accesses[chosen].sum())
-            / max(float(self.accesses.sum()), 1e-12),
-            "runtime_s": runtime_ns / 1e9,
-            "low_s": low_s,
-            "high_s": high_s,
-            "over_all_fast": self.over_all_fast(runtime_ns),
+            "access_share": float(accesses[chosen].sum()) / max(float(accesses.sum()), 1e-12),
+            **in_seconds(bounds),
+            "over_all_fast": self.over_all_fast(bounds.runtime_ns),
         }
-
-    def swept(self, steps: int) -> CapacitySweep:
-        """Return the runtime by capacity, the hottest pages first."""
-        import numpy as np
-
-        from hmd.estimate import CapacitySweep, find_knee, layout, sweep
-
-        pages = self.runs.pages
-        if self.model is not None:
-            return sweep(self.model, layout.heat_order(pages), steps)
-        fast_pages = np.arange(steps + 1) * len(pages) // steps
-        found = [self.estimate(layout.by_heat(pages, n)) for n in fast_pages.tolist()]
-        runtime_ns = np.array([each.runtime_ns for each in found])
-        return CapacitySweep(
-            fast_pages,
-            runtime_ns,
-            runtime_ns,
-            runtime_ns,
-            find_knee(fast_pages.astype(float), runtime_ns),
-        )
 
 
 def read_subject(args: argparse.Namespace, slow_path: Path, fast_path: Path) -> Subject:
@@ -425,9 +382,7 @@ def read_subject(args: argparse.Namespace, slow_path: Path, fast_path: Path) -> 
 
     Raises HmdError where they cannot be read or do not match.
     """
-    import numpy as np
-
-    from hmd.estimate import CutBy, check, published, side_by_side, window_count
+    from hmd.estimate import CutBy, check, side_by_side
     from hmd.estimate.runs import WINDOWS
     from hmd.trace.reader import TraceFile
     from hmd.trace.summary import is_imported, sampling_error
@@ -435,22 +390,9 @@ def read_subject(args: argparse.Namespace, slow_path: Path, fast_path: Path) -> 
     slow, fast = TraceFile(slow_path), TraceFile(fast_path)
     notes = check(slow.thinned, fast.thinned, (str(slow_path), str(fast_path)))
     cut_by = None if args.cut_by is None else CutBy(args.cut_by)
-    if args.model == "published":
-        window_ns = (args.window or PUBLISHED_WINDOW_MS) * 1e6
-        count = window_count(slow.thinned, window_ns)
-        runs = side_by_side(slow, fast, windows=count, cut_by=cut_by or CutBy.TIME)
-        estimate = partial(published.estimate, runs)
-        found = Subject(
-            slow.thinned, fast.thinned, runs, runs.pages.accesses, estimate, None, notes, []
-        )
-    else:
-        runs = side_by_side(slow, fast, windows=args.windows or WINDOWS, cut_by=cut_by)
-        model = _build_model(args, runs, notes)
-        accesses = np.bincount(model.page, model.accesses, len(runs.pages)).astype(np.float64)
-        found = Subject(
-            slow.thinned, fast.thinned, runs, accesses, model.estimate, model, notes, []
-        )
-    took = 1 - float(found.runs.slow.ns.sum()) / max(slow.thinned.runtime_ns, 1)
+    runs = side_by_side(slow, fast, windows=args.windows or WINDOWS, cut_by=cut_by)
+    model = _build_model(args, runs, notes)
+    took = 1 - float(runs.slow.ns.sum()) / max(slow.thinned.runtime_ns, 1)
     if took > _RECORDING_SHARE:
         notes.append(
             f"taking samples was {took:.0%} of the slow run: runtimes here are those without a "
@@ -460,7 +402,7 @@ def read_subject(args: argparse.Namespace, slow_path: Path, fast_path: Path) -> 
         notes.append(sampling_error(slow.thinned).describe())
     for note in notes:
         print(f"hmd: note: {note}", file=sys.stderr)
-    return found
+    return Subject(slow.thinned, runs, model, notes, [])
 
 
 def _build_model(args: argparse.Namespace, runs: AlignedRuns, notes: list[str]) -> RuntimeModel:
@@ -492,8 +434,9 @@ def _build_model(args: argparse.Namespace, runs: AlignedRuns, notes: list[str]) 
 def _swept(args: argparse.Namespace, subject: Subject) -> dict[str, Any]:
     """Return the answer to ``--sweep``, and draw it."""
     from hmd.cli.plots import draw_capacity_sweep
+    from hmd.estimate import layout, sweep
 
-    curve = subject.swept(args.steps or STEPS)
+    curve = sweep(subject.model, layout.heat_order(subject.runs.pages), args.steps or STEPS)
     if args.picture is not None:
         command = " ".join(map(str, subject.slow.about.get("command") or []))
         draw_capacity_sweep(curve, args.picture, command or None)
@@ -547,8 +490,8 @@ def _priced(
         if (args.ranges or args.layout) and not chosen.any():
             subject.note(f"no sampled page lies in these ranges; {_REGIONS}")
         rows.insert(1, subject.row(name, lambda pages: _asked(args, pages)))
-    estimate = subject.estimate(chosen)
-    if args.schedule is not None and subject.model is not None:
+    estimate = subject.model.estimate(chosen)
+    if args.schedule is not None:
         moves, start = read_schedule(args.schedule, runs.pages, chosen)
         if len(moves.page) and (moves.page >= len(runs.pages)).all():
             subject.note(f"no sampled page lies at the addresses of the schedule; {_REGIONS}")
@@ -571,7 +514,7 @@ def _priced(
                 "pid": subject.slow.processes[region.process].pid,
                 "process": subject.slow.processes[region.process].name,
             }
-            for region in by_region(regions, subject.accesses, chosen, subject.estimate)
+            for region in by_region(regions, subject.accesses, chosen, subject.model.estimate)
         ]
     return found
 
@@ -646,8 +589,6 @@ def _print(args: argparse.Namespace, document: dict[str, Any]) -> None:
 
 
 def _bounds(row: dict[str, Any]) -> str:
-    if row["low_s"] is None:
-        return "-"
     if row["low_s"] >= row["high_s"]:
         return "as recorded"
     return f"{format_seconds(row['low_s'])} to {format_seconds(row['high_s'])}"
@@ -695,10 +636,9 @@ def _print_sweep(document: dict[str, Any]) -> None:
     steps, knee = document["sweep"]["steps"], document["sweep"]["knee"]
     enough = document["sweep"]["within_5_percent"]
     surely = document["sweep"]["surely_within_5_percent"]
-    bounds = _bounds if document["model"] == "hmd" else lambda step: "-"
     columns = _capacity_columns(document) | {
         "runtime": lambda step: format_seconds(step["runtime_s"]),
-        "95 % interval": bounds,
+        "95 % interval": _bounds,
         "over all fast": lambda step: f"{step['over_all_fast']:.3f}",
         "": lambda step: "<- knee" if step is knee else "",
     }

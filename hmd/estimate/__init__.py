@@ -17,12 +17,11 @@ runtime of any other layout, of every capacity of the fast tier, or of a schedul
     curve = sweep(model, layout.heat_order(runs.pages), steps=100)
     print(curve.fast_bytes, curve.runtime_ns, curve.knee)
 
-Pages are those that were sampled (``PageIndex``); times are nanoseconds of the traces' clock. The
-published formula is ``published.estimate``. The import loads numpy; compiled kernels load with the
-first estimate.
+Pages are those that were sampled (``PageIndex``); times are nanoseconds of the traces' clock.
+The import loads numpy; compiled kernels load with the first estimate.
 """
 
-from hmd.estimate import layout, published
+from hmd.estimate import layout
 from hmd.estimate.breakdown import (
     Interval,
     Phase,
@@ -45,7 +44,7 @@ from hmd.estimate.model import (
 from hmd.estimate.runs import AlignedRuns, TierSpeeds, check, side_by_side
 from hmd.estimate.samples import PageIndex, index_pages
 from hmd.estimate.schedule import MOVE_NS, PricedSchedule, Schedule, price_schedule, read_schedule
-from hmd.estimate.windows import CutBy, Windows, cut, window_count
+from hmd.estimate.windows import CutBy, Windows, cut
 
 __all__ = [
     "MOVE_NS",
@@ -79,10 +78,8 @@ __all__ = [
     "layout",
     "over_pairs",
     "price_schedule",
-    "published",
     "read_layout",
     "read_schedule",
     "side_by_side",
     "sweep",
-    "window_count",
 ]

@@ -47,11 +47,6 @@ class Windows:
         return np.searchsorted(self.edges_ns[1:-1], since_ns, side="right").astype(np.int32)
 
 
-def window_count(slow: Trace, window_ns: float) -> int:
-    """Return the number of windows of about this length in the slow run, at least one."""
-    return max(1, round(slow.runtime_ns / window_ns))
-
-
 def cut(trace: Trace, count: int, by: CutBy = CutBy.TIME) -> Windows:
     """Return a run in ``count`` windows; their lengths add up to its runtime.
 

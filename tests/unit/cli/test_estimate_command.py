@@ -122,7 +122,6 @@ def test_estimate_layout_json_expected_fields(files: list[str], capsys: Capture)
         (["--layout", "FILE"], "hot.txt", 3),
     ],
 )
-@pytest.mark.parametrize("model", ["hmd", "published"])
 def test_estimate_layout_options_expected_pages(
     files: list[str],
     tmp_path: Path,
@@ -130,25 +129,23 @@ def test_estimate_layout_options_expected_pages(
     words: list[str],
     name: str,
     pages: int | None,
-    model: str,
 ) -> None:
     (tmp_path / "hot.txt").write_text("# the first three\n0-3000\n")
     words = [str(tmp_path / "hot.txt") if word == "FILE" else word for word in words]
-    document = answer(capsys, *files, *words, "--model", model, "--by", "region")
+    document = answer(capsys, *files, *words, "--by", "region")
     (_, found, _) = document["estimates"]
     assert found["layout"] == name
     assert pages is None or found["fast_bytes"] == pages * PAGE
     assert 0.2 < found["runtime_s"] < 0.4
-    assert (found["low_s"] is None) == (model == "published")
+    assert found["low_s"] < found["runtime_s"] < found["high_s"]
     assert "phases" not in document
     assert "regions" in document
 
 
-@pytest.mark.parametrize("model", ["hmd", "published"])
 def test_estimate_sweep_json_steps_and_knee(
-    files: list[str], tmp_path: Path, capsys: Capture, model: str
+    files: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
-    words = ["--sweep", "--steps", "8", "--model", model, "--picture", str(tmp_path / "p.png")]
+    words = ["--sweep", "--steps", "8", "--picture", str(tmp_path / "p.png")]
     found = answer(capsys, *files, *words)
     steps = found["sweep"]["steps"]
     assert len(steps) == 9
@@ -197,9 +194,7 @@ def test_estimate_table_shows_layouts_phases_and_regions(files: list[str], capsy
 
 def test_estimate_window_options_change_windows(files: list[str], capsys: Capture) -> None:
     assert answer(capsys, *files, "--windows", "7")["windows"] == 7
-    found = answer(
-        capsys, *files, "--model", "published", "--window", "100", "--cut-by", "accesses"
-    )
+    found = answer(capsys, *files, "--windows", "4", "--cut-by", "accesses")
     assert (found["windows"], found["cut_by"]) == (4, "accesses")
 
 
@@ -255,7 +250,7 @@ def placed(trace: Trace, nodes: list[int]) -> Trace:
     return replace(trace, about={"command": ["./program"]}, placement=(change,))
 
 
-@pytest.mark.parametrize("words", [[], ["--sweep"], ["--model", "published"]])
+@pytest.mark.parametrize("words", [[], ["--sweep"]])
 def test_estimate_one_trace_given_twice_is_refused(
     files: list[str], capsys: Capture, words: list[str]
 ) -> None:
@@ -285,9 +280,6 @@ def test_estimate_two_runs_of_one_placement_are_refused(
 @pytest.mark.parametrize(
     "words",
     [
-        ["--model", "published", "--windows", "9"],
-        ["--window", "9"],
-        ["--model", "published", "--schedule", "x"],
         ["--schedule", "x", "--sweep"],
         ["--schedule", "x", "--by", "region"],
         ["--move-ns", "9"],
@@ -463,7 +455,7 @@ def test_estimate_of_several_pairs_counts_their_scatter(
 
 @pytest.mark.parametrize(
     "words",
-    [["--window", "5"], ["--move-ns", "3"], ["--by", "phase"], ["--model", "published"]],
+    [["--windows", "5"], ["--move-ns", "3"], ["--by", "phase"]],
 )
 def test_estimate_of_one_run_refuses_questions_about_runtimes(
     files: list[str], words: list[str], capsys: Capture

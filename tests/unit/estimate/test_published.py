@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: MIT
 """The published formula, compared with windows computed by hand."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bench.suite.published import estimate
 from hmd.estimate import layout
-from hmd.estimate.published import estimate
 from hmd.estimate.runs import side_by_side
 from hmd.estimate.samples import index_pages
-from hmd.estimate.windows import CutBy, cut, window_count
+from hmd.estimate.windows import CutBy, cut
 from hmd.trace.trace import Trace
-from hmd.trace.writer import write_trace
 
 PAGE = 4096
 MS = 1_000_000
@@ -90,28 +85,3 @@ def test_cut_windows_sum_to_runtime(
         assert windows.ns.sum() == pytest.approx(trace.runtime_ns)
         assert (windows.ns >= 0).all()
         assert len(windows.of(trace.samples.time_ns)) == len(trace.samples)
-
-
-def test_window_count_from_slow_runtime(slow: Trace) -> None:
-    assert window_count(slow, 10 * MS) == 4
-    assert window_count(slow, 1000 * MS) == 1
-
-
-def test_estimate_command_published_model_estimates_and_refusal(
-    tmp_path: Path, slow: Trace, fast: Trace
-) -> None:
-    files = tmp_path / "slow", tmp_path / "fast"
-    write_trace(files[0], slow)
-    write_trace(files[1], fast)
-
-    def hmd(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hmd", "estimate", *map(str, files), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-    words = ("--model", "published", "--window", "40", "--hot-first", "34%", "--json")
-    found = json.loads(hmd(*words).stdout)
-    assert [e["layout"] for e in found["estimates"]] == ["all slow", "hottest 34%", "all fast"]
-    assert found["estimates"][1]["runtime_s"] == pytest.approx(0.04 - 0.02 / 3)
-    refused = hmd("--hot-first", "120%")
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1

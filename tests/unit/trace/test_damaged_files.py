@@ -179,9 +179,7 @@ def test_mutants_of_traces_estimated_or_refused_in_one_line(
                     words = {**words, "runtime_ns": words["runtime_ns"] // 2}
                 write_block(file, block.tag, words, block.columns)
         pair = [str(mutated), str(whole)] if number % 2 else [str(whole), str(mutated)]
-        more = (["--sweep"], ["--hot-first", "25%"], ["--model", "published"], ["--json"])[
-            number % 4
-        ]
+        more = (["--sweep"], ["--hot-first", "25%"], ["--cut-by", "time"], ["--json"])[number % 4]
         codes.append(main(["estimate", *pair, *more]))
         printed = capsys.readouterr()
         assert "Traceback" not in printed.err
