@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hmd.base.errors import Exit, UsageError
+from hmd.base.errors import UsageError
 from hmd.cli.arguments import add_options
 from hmd.cli.output import print_json
 from hmd.control.client import send_admin_request
@@ -74,14 +74,13 @@ def selected_processes(args: argparse.Namespace) -> dict[str, Any]:
     return {"pid": int(name)} if name.isascii() and name.isdigit() else {"target": name}
 
 
-def send(args: argparse.Namespace, command: str, arguments: Mapping[str, Any]) -> int:
+def send(args: argparse.Namespace, command: str, arguments: Mapping[str, Any]) -> None:
     """Send a request and print the answer. Raises ``HmdError`` where the daemon refuses."""
     answer = send_admin_request(args.socket, command, arguments)
     if args.json:
         print_json(answer)
     else:
         print(answer["done"])
-    return Exit.OK
 
 
 def _pin(args: argparse.Namespace) -> Request:

@@ -7,7 +7,6 @@ import argparse
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hmd.base.errors import Exit
 from hmd.cli.output import console, format_bytes, format_share, print_json, table
 from hmd.control.client import ask
 
@@ -34,14 +33,14 @@ OPTIONS = """\
 """
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print what the daemon's last count of pages says."""
     from hmd.metrics.status import FAST_STEPS, NEEDED_SHARES
 
     status = ask(args.socket, "status")
     if args.json:
         print_json(advice(status))
-        return Exit.OK
+        return
     out = console()
     known = [target for target in status["targets"] if target.get("demand")]
     if not known:
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
             "nothing to advise yet: the daemon counts the pages of targets every ten seconds, and "
             "follows none so far (hmd status)"
         )
-        return Exit.OK
+        return
     known.sort(key=lambda target: _runtime(target["demand"], FAST_STEPS[-1]) or 1.0)
     rows = [_row(target["name"], sum(target["resident_bytes"]), target) for target in known]
     everything = sum(sum(target["resident_bytes"]) for target in known)
@@ -61,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
     out.print(table(["target", *columns], rows, right=columns), crop=False)
     for line in _sentences(status, everything, fast):
         out.print(line, markup=False)
-    return Exit.OK
 
 
 def advice(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def add_action(
     family: Any,
     name: str,
     summary: str,
-    run: Callable[[argparse.Namespace], int],
+    run: Callable[[argparse.Namespace], int | None],
     options: str = "",
     required: Collection[str] = (),
     /,

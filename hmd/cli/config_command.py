@@ -121,7 +121,7 @@ def _warnings(config: Config, document: Mapping) -> list[str]:
     ]
 
 
-def run_match(args: argparse.Namespace) -> int:
+def run_match(args: argparse.Namespace) -> None:
     """Print the processes of each target and their resident memory, the largest first."""
     from hmd.config import load
     from hmd.daemon.checks import matches
@@ -137,7 +137,7 @@ def run_match(args: argparse.Namespace) -> int:
         found.append({"target": target, "processes": processes, "empty_reason": reason})
     if args.json:
         print_json(found)
-        return Exit.OK
+        return
     for row in found:
         members = row["processes"]
         size = format_bytes(sum(each["bytes"] for each in members))
@@ -148,10 +148,9 @@ def run_match(args: argparse.Namespace) -> int:
             print(f"  {each['pid']:>8} {name:<16} {format_bytes(each['bytes'])}")
         if len(members) > MAX_SHOWN:
             print(f"  and {len(members) - MAX_SHOWN} more")
-    return Exit.OK
 
 
-def run_generate(args: argparse.Namespace) -> int:
+def run_generate(args: argparse.Namespace) -> None:
     """Print a configuration from what runs here."""
     from hmd.config.generate import generate, running_services
     from hmd.linux.topology import read_topology
@@ -160,10 +159,9 @@ def run_generate(args: argparse.Namespace) -> int:
 
     samplers = [found.name for found in list_availability(SampleSettings()) if found.works]
     print(generate(read_topology(), samplers, running_services(), args.targets), end="")
-    return Exit.OK
 
 
-def run_show(args: argparse.Namespace) -> int:
+def run_show(args: argparse.Namespace) -> None:
     """Print every setting of a file, defaults filled in, as YAML that hmd reads back."""
     import yaml
 
@@ -174,12 +172,10 @@ def run_show(args: argparse.Namespace) -> int:
         print_json(settings)
     else:
         yaml.safe_dump(settings, sys.stdout, sort_keys=False)
-    return Exit.OK
 
 
-def run_schema(args: argparse.Namespace) -> int:
+def run_schema(args: argparse.Namespace) -> None:
     """Print the JSON Schema."""
     from hmd.config.schema import json_schema
 
     print(json.dumps(json_schema(), indent=2))
-    return Exit.OK

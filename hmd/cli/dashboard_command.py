@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.base.errors import Exit, UnreachableError
+from hmd.base.errors import UnreachableError
 from hmd.cli.arguments import add_options, number
 from hmd.cli.main import build_parser
 from hmd.cli.output import plain
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Serve until interrupted."""
     from hmd.dashboard.http_server import JSON, Content, PageServer, page_contents
     from hmd.dashboard.poller import Poller
@@ -82,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
             server.serve_forever()
         finally:
             watch.stop()
-    return Exit.OK
 
 
 def _users() -> set[int]:

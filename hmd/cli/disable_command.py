@@ -22,8 +22,8 @@ package instead.
 OPTIONS = SHOW_AND_APPLY
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Plan, show, ask, apply."""
     from hmd.daemon.install import plan_disable
 
-    return carry_out(plan_disable(args.root), args)
+    carry_out(plan_disable(args.root), args)

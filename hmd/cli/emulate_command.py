@@ -102,12 +102,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json not in (None, "-"):
         check_writable(Path(args.json))
     if args.list:
-        return _print_presets(args)
-    if args.counters:
-        return _print_counters(args)
-    if not args.command:
+        _print_presets(args)
+    elif args.counters:
+        _print_counters(args)
+    elif args.command:
+        return _run(args)
+    else:
         raise UsageError("no command: hmd emulate [options] -- COMMAND")
-    return _run(args)
+    return Exit.OK
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -226,14 +228,14 @@ def _assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _print_presets(args: argparse.Namespace) -> int:
+def _print_presets(args: argparse.Namespace) -> None:
     """Print each preset's nodes, then the sources of their figures."""
     from hmd.emulate.preset import load, preset_names
 
     presets = [load(name) for name in preset_names()]
     if args.json:
         print_json([preset.model_dump() for preset in presets])
-        return Exit.OK
+        return
     print_records(
         [(preset, node) for preset in presets for node in preset.nodes],
         {
@@ -253,10 +255,9 @@ def _print_presets(args: argparse.Namespace) -> int:
         out.print(f"{preset.name}: {preset.description}", style="bold", markup=False)
         for node in preset.nodes:
             out.print(f"  {node.name}: {node.source}", markup=False)
-    return Exit.OK
 
 
-def _print_counters(args: argparse.Namespace) -> int:
+def _print_counters(args: argparse.Namespace) -> None:
     """Print the counters of the emulated machine that this runs in."""
     from hmd.emulate.vm.qemu import counters_document
     from hmd.linux.emulator_memory import SharedMemory, find_device
@@ -268,7 +269,7 @@ def _print_counters(args: argparse.Namespace) -> int:
         document = counters_document(shared)
     if args.json:
         print_json(document)
-        return Exit.OK
+        return
     print_records(
         document["nodes"],
         {
@@ -286,4 +287,3 @@ def _print_counters(args: argparse.Namespace) -> int:
         f"modelled {document['modelled_s']:.6f} s; the guest's clock runs "
         f"{document['dilation']:g} times as long"
     )
-    return Exit.OK

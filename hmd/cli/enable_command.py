@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.base.errors import Exit, HmdError, MissingError, UsageError, os_error
+from hmd.base.errors import HmdError, MissingError, UsageError, os_error
 from hmd.cli.output import console, print_json, print_table
 from hmd.sample.sampler import CAPABILITIES, SampleSettings
 
@@ -49,7 +49,7 @@ OPTIONS = f"""\
 {SHOW_AND_APPLY}"""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Plan, show, ask, apply."""
     from hmd.config import load
     from hmd.daemon.install import (
@@ -82,10 +82,10 @@ def run(args: argparse.Namespace) -> int:
     )
     if places:
         plan = replace(plan, notes=(*plan.notes, refusal(places)))
-    return carry_out(plan, args, refusal(places) if places else "")
+    carry_out(plan, args, refusal(places) if places else "")
 
 
-def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = "") -> int:
+def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = "") -> None:
     """Show the changes and, unless it is a dry run, apply them; HmdError where a step fails.
 
     An ``obstacle`` forbids to apply them, with this reason.
@@ -102,7 +102,7 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = ""
     else:
         _show(plan)
     if args.dry_run:
-        return Exit.OK
+        return
     if not (args.root / "run/systemd/system").is_dir():
         raise MissingError("systemd does not run here: start the daemon with 'hmd run' instead")
     if obstacle:
@@ -123,7 +123,6 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = ""
             ) from None
     for words in plan.commands:
         _run(words)
-    return Exit.OK
 
 
 def _sampler(asked: str | None, config: Config | None) -> str:

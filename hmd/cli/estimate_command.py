@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hmd.base.errors import Exit, UsageError
+from hmd.base.errors import UsageError
 from hmd.base.units import PAGE_BYTES
 from hmd.cli.arguments import add_options, number, whole_number
 from hmd.cli.output import (
@@ -153,10 +153,11 @@ def _two_numbers(text: str) -> tuple[float, float]:
     return convert(words[0]), convert(words[1])
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Predict, and print."""
     if args.fast is None:
-        return _run_of_one(args)
+        _run_of_one(args)
+        return
     document = answer_document(args)
     if args.json:
         print_json(document)
@@ -164,15 +165,14 @@ def run(args: argparse.Namespace) -> int:
         _print_sweep(document)
     else:
         _print(args, document)
-    return Exit.OK
 
 
-def _run_of_one(args: argparse.Namespace) -> int:
+def _run_of_one(args: argparse.Namespace) -> None:
     """Print what one run says."""
     document = _one_run_document(args)
     if args.json:
         print_json(document)
-        return Exit.OK
+        return
     columns = _capacity_columns(document) | {
         "accesses there": lambda step: format_share(step["access_share"])
     }
@@ -190,7 +190,6 @@ def _run_of_one(args: argparse.Namespace) -> int:
             f"overlapped; the run took {format_seconds(document['runtime_s'])}."
         )
     print(document["needs"])
-    return Exit.OK
 
 
 def _one_run_document(args: argparse.Namespace) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hmd.base.errors import Exit, TargetError, UsageError
+from hmd.base.errors import TargetError, UsageError
 from hmd.cli.arguments import add_options, duration
 from hmd.cli.output import format_bytes, format_share, print_json, print_table
 from hmd.control.client import send_admin_request
@@ -50,10 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Ask the daemon and print its answer."""
     if args.slow:
-        return _run_slow(args)
+        _run_slow(args)
+        return
     arguments: dict[str, Any] = (
         {"pid": int(args.subject)} if args.subject.isdecimal() else {"target": args.subject}
     )
@@ -62,20 +63,19 @@ def run(args: argparse.Namespace) -> int:
     document = send_admin_request(args.socket, "explain", arguments)
     if args.json:
         print_json(document["explained"])
-        return Exit.OK
+        return
     for explained in document["explained"]:
         _print(explained)
-    return Exit.OK
 
 
-def _run_slow(args: argparse.Namespace) -> int:
+def _run_slow(args: argparse.Namespace) -> None:
     from hmd.cli.report_command import print_events
 
     asked = {"target": args.subject, "since_s": args.since, "before_s": args.before}
     found = send_admin_request(args.socket, "report", asked)
     if args.json:
         print_json(found)
-        return Exit.OK
+        return
     before, after = found["before"], found["after"]
     if not (before and after):
         raise TargetError(f"the history has too little of {args.subject!r}: see hmd report")
@@ -97,7 +97,6 @@ def _run_slow(args: argparse.Namespace) -> int:
     if not found["reasons"]:
         print("Nothing that hmd sees explains it: look at CPU time, disk, network and locks.")
     print_events(found["events"])
-    return Exit.OK
 
 
 def _latency(seconds: float | None) -> str:

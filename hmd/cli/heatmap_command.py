@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hmd.base.errors import Exit, TargetError
+from hmd.base.errors import TargetError
 from hmd.cli.arguments import add_options
 from hmd.cli.output import print_json_line
 from hmd.control.client import ask
@@ -37,18 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Query the daemon and draw."""
     document = ask(args.socket, "heatmap")
     if args.json:
         print_json_line(document if args.pid is None else _of_process(document, args.pid))
-        return Exit.OK
+        return
     from hmd.cli.plots import draw_heatmap
 
     pid = args.pid if args.pid is not None else _only_pid(document)
     draw_heatmap(document, pid, args.output)
     print(f"wrote {args.output}")
-    return Exit.OK
 
 
 def _of_process(document: dict[str, Any], pid: int) -> dict[str, Any]:

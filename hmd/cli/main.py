@@ -3,7 +3,7 @@
 
 ``GROUPS`` lists the commands. The module of a command has ``DESCRIPTION`` and ``EXAMPLES`` for its
 help, ``OPTIONS`` as :func:`hmd.cli.arguments.add_options` reads them, and ``run``: a function of
-the parsed arguments that returns an ``Exit`` code. One that needs more has
+the parsed arguments that returns an exit code where it is not 0. One that needs more has
 ``add_arguments(parser)``, which adds the options and sets ``func``. ``hmd NAME`` imports the module
 of NAME alone, and that imports numpy, numba and the like inside ``run``: ``hmd --version`` and
 ``hmd --help`` cost argparse and nothing more.
@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             args = parse(sys.argv[1:] if argv is None else list(argv))
-            code = int(args.func(args))
+            code = int(args.func(args) or Exit.OK)
         finally:
             sys.stdout.flush()  # also of --help, which exits
     except HmdError as error:

@@ -7,7 +7,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from hmd.base.errors import Exit, HmdError, NotPermittedError, Severity, TargetError
+from hmd.base.errors import HmdError, NotPermittedError, Severity, TargetError
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
 from hmd.cli.arguments import add_options
 from hmd.cli.output import format_bytes, format_count, print_json, print_records
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Move the pages and print the result."""
     from hmd.migrate import MoveStatus
 
@@ -90,7 +90,6 @@ def run(args: argparse.Namespace) -> int:
         raise HmdError(f"nothing was moved to node {args.to}: {_advice(reason, args)}")
     if not args.json:
         _print(totals, args)
-    return Exit.OK
 
 
 def _plans(args: argparse.Namespace) -> ProcessPlans:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable, write_finished
-from hmd.base.errors import Exit, UsageError
+from hmd.base.errors import UsageError
 from hmd.cli.arguments import add_options, whole_number
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_records
 from hmd.tensors.planners import PLANNERS, planner_named
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Plan, price and print."""
     for wrong, why in (
         (args.compare and args.sweep, "take either --compare or --sweep"),
@@ -115,7 +115,6 @@ def run(args: argparse.Namespace) -> int:
             _show(args, _swept(args, problem))
         else:
             _show(args, [_planned(args, problem)])
-    return Exit.OK
 
 
 @contextmanager

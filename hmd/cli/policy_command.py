@@ -8,7 +8,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hmd.base.errors import Exit, UsageError
+from hmd.base.errors import UsageError
 from hmd.cli.admin_request import REQUEST, lifetime, send
 from hmd.cli.arguments import add_action, policy_info
 from hmd.cli.output import console, print_json, print_table
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_action(family, "use", "make the running daemon use another policy", run_use, USE)
 
 
-def run_list(args: argparse.Namespace) -> int:
+def run_list(args: argparse.Namespace) -> None:
     """Print all policies."""
     from hmd.policy import registry
 
@@ -69,10 +69,9 @@ def run_list(args: argparse.Namespace) -> int:
         ]
         print_table(("policy", "what it does"), rows)
         print('* the default; "hmd policy show NAME" describes one')
-    return Exit.OK
 
 
-def run_show(args: argparse.Namespace) -> int:
+def run_show(args: argparse.Namespace) -> None:
     """Print one policy."""
     from hmd.config.decide import example
 
@@ -83,14 +82,13 @@ def run_show(args: argparse.Namespace) -> int:
         sys.stdout.write(f"decide:\n  policy: {policy.name}\n{example(policy.name)}")
     else:
         _print_policy(policy)
-    return Exit.OK
 
 
-def run_use(args: argparse.Namespace) -> int:
+def run_use(args: argparse.Namespace) -> None:
     """Request another policy of the running daemon."""
     if args.default == (args.name is not None):
         raise UsageError("name a policy (hmd policy list), or give --default")
-    return send(args, "policy", {"name": args.name} | lifetime(args))
+    send(args, "policy", {"name": args.name} | lifetime(args))
 
 
 def _print_policy(policy: PolicyInfo) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hmd.base.errors import Exit, HmdError, TargetError
+from hmd.base.errors import HmdError, TargetError
 from hmd.cli.arguments import add_options, duration
 from hmd.cli.output import format_bytes, format_share, print_json, print_table
 from hmd.control.client import send_admin_request
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print the report."""
     if args.file is not None:
         from hmd.metrics.history import History, report
@@ -68,7 +68,6 @@ def run(args: argparse.Namespace) -> int:
         raise HmdError("nothing is recorded of this time yet: the first minute is not over")
     else:
         _print(found, targets)
-    return Exit.OK
 
 
 def _print(found: Mapping[str, Any], targets: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.base.errors import Exit, HmdError, TransientError, is_transient
+from hmd.base.errors import HmdError, TransientError, is_transient
 from hmd.base.gc_pause import collector_paused
 from hmd.cli.arguments import add_options, whole_number
 
@@ -66,22 +66,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Run the daemon until SIGTERM, SIGINT or the last tick, or compile its kernels."""
     # One thread is faster than the thread pool for arrays of this size, and costs less memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if args.compile:
-        return compile_kernels()
+        compile_kernels()
+        return
     with collector_paused():
         service = _start(args)
     try:
         service.run(1 if args.once else args.ticks)
     finally:
         service.close()
-    return Exit.OK
 
 
-def compile_kernels() -> int:
+def compile_kernels() -> None:
     """Compile what the cache lacks, with a line of progress per module."""
     from hmd.policy import registry
 
@@ -90,7 +90,6 @@ def compile_kernels() -> int:
         print(f"hmd: {what}", file=sys.stderr)
 
     registry.compile_kernels(report)
-    return Exit.OK
 
 
 def _start(args: argparse.Namespace) -> Service:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable
-from hmd.base.errors import Exit, UsageError
+from hmd.base.errors import UsageError
 from hmd.base.units import PAGE_BYTES
 from hmd.cli.arguments import add_options, policy_info
 from hmd.cli.output import (
@@ -92,10 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Record, or simulate and print."""
     if args.record is not None:
-        return _record(args)
+        _record(args)
+        return
     if args.trace is None:
         raise UsageError("name a TRACE, or record one with --record; see hmd simulate --help")
     if args.command:
@@ -148,10 +149,9 @@ def run(args: argparse.Namespace) -> int:
         print_json(document)
     else:
         _print(args, document)
-    return Exit.OK
 
 
-def _record(args: argparse.Namespace) -> int:
+def _record(args: argparse.Namespace) -> None:
     command = [*([str(args.trace)] if args.trace else []), *args.command]
     if not command:
         raise UsageError("--record TRACE takes a command: hmd simulate --record TRACE -- COMMAND")
@@ -164,7 +164,6 @@ def _record(args: argparse.Namespace) -> int:
     stream.write(args.record)
     used = format_bytes(stream.user_pages * PAGE_BYTES)
     print(f"{args.record}: {format_count(len(stream))} misses, {used} of memory")
-    return Exit.OK
 
 
 def _policies(args: argparse.Namespace) -> list[Policy]:

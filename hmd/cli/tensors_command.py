@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hmd.base.errors import Exit, UsageError, os_error
+from hmd.base.errors import UsageError, os_error
 from hmd.cli.arguments import add_action, number, whole_number
 from hmd.cli.output import format_bytes, format_count, format_seconds, print_json, print_table
 
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record.description, record.epilog = RECORD_DESCRIPTION, RECORD_EXAMPLES
 
 
-def run_record(args: argparse.Namespace) -> int:
+def run_record(args: argparse.Namespace) -> None:
     """Record a script's step, write the trace and print its summary."""
     from importlib.util import find_spec
 
@@ -124,10 +124,9 @@ def run_record(args: argparse.Namespace) -> int:
         )
     _print(_document(trace))
     print(f"wrote {output}")
-    return Exit.OK
 
 
-def run_info(args: argparse.Namespace) -> int:
+def run_info(args: argparse.Namespace) -> None:
     """Print a trace's summary."""
     from hmd.cli.plots import check_picture
     from hmd.tensors.trace import read_trace
@@ -143,7 +142,6 @@ def run_info(args: argparse.Namespace) -> int:
         print_json(document)
     else:
         _print(document)
-    return Exit.OK
 
 
 def _document(trace: Any) -> dict[str, Any]:

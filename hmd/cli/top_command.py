@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from hmd.base.errors import Exit
 from hmd.cli.output import console, print_json_line
 from hmd.cli.status_command import process_key, process_table, summary
 from hmd.control.client import ask
@@ -50,17 +49,18 @@ OPTIONS = """\
 """
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Show the daemon's status repeatedly, until the user leaves."""
 
     def read() -> Status:
         return ask(args.socket, "status")
 
     if args.json:
-        return _stream(read, args.interval, args.once, _print_json)
-    if args.once or console().is_dumb_terminal or not sys.stdout.isatty():
-        return _stream(read, args.interval, args.once, _print_screen)
-    return _live(read, args.interval)
+        _stream(read, args.interval, args.once, _print_json)
+    elif args.once or console().is_dumb_terminal or not sys.stdout.isatty():
+        _stream(read, args.interval, args.once, _print_screen)
+    else:
+        _live(read, args.interval)
 
 
 def rates_between(before: Status, after: Status) -> Rates:
@@ -119,7 +119,7 @@ def _stream(
     interval_s: float,
     once: bool,
     show: Callable[[Status, Rates | None], None],
-) -> int:
+) -> None:
     """Show the status once, or one more time per interval until the reader leaves."""
     previous = read()
     show(previous, None)
@@ -128,7 +128,6 @@ def _stream(
         status = read()
         show(status, rates_between(previous, status))
         previous = status
-    return Exit.OK
 
 
 def _print_json(status: Status, rates: Rates | None) -> None:
@@ -140,7 +139,7 @@ def _print_screen(status: Status, rates: Rates | None) -> None:
     sys.stdout.flush()
 
 
-def _live(read: Callable[[], Status], interval_s: float) -> int:
+def _live(read: Callable[[], Status], interval_s: float) -> None:
     from rich.live import Live
 
     previous, rates = read(), None
@@ -152,7 +151,7 @@ def _live(read: Callable[[], Status], interval_s: float) -> int:
             live.update(_screen(status, rates), refresh=True)
             previous = status
             if "q" in keys.wait(interval_s):
-                return Exit.OK
+                return
 
 
 def _screen(status: Status, rates: Rates | None) -> Group:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from hmd.base.errors import ConfigError, Exit, UsageError
+from hmd.base.errors import ConfigError, UsageError
 from hmd.cli.output import format_bytes, print_json, print_table
 from hmd.linux.procfs import format_ids
 
@@ -32,7 +32,7 @@ OPTIONS = """\
 """
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print the topology."""
     from hmd.linux.topology import read_node_memory, read_topology, tier_warning
 
@@ -47,7 +47,6 @@ def run(args: argparse.Namespace) -> int:
         print_json(_document(topology, memory, warning))
     else:
         _print(topology, memory, warning)
-    return Exit.OK
 
 
 def _tiers(text: str | None) -> list[list[int]] | None:

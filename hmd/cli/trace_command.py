@@ -7,7 +7,6 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hmd.base.errors import Exit
 from hmd.base.units import MIB, PAGE_BYTES
 from hmd.cli.arguments import add_action, number
 from hmd.cli.output import console, format_share, print_json, table
@@ -83,13 +82,13 @@ def _read(args: argparse.Namespace) -> Trace:
     return trace
 
 
-def _info(args: argparse.Namespace) -> int:
+def _info(args: argparse.Namespace) -> None:
     from hmd.trace.summary import SamplingError, summarise
 
     summary = summarise(_read(args))
     if args.json:
         print_json(summary)
-        return Exit.OK
+        return
     screen = console()
     rows: list[tuple[str, Any]] = [
         ("program", " ".join(summary["command"]) or ", ".join(summary["processes"])),
@@ -122,7 +121,6 @@ def _info(args: argparse.Namespace) -> int:
         rows[2] = ("placed", "unknown: an import does not say where pages lay")
         rows.append(("error", SamplingError(**summary["sampling"]).describe()))
     screen.print(table(["", str(args.file)], rows))
-    return Exit.OK
 
 
 def _levels(levels: dict[str, Any]) -> str:
@@ -170,7 +168,7 @@ def _speed(tier: dict[str, Any]) -> str:
     return ", ".join(parts) if len(parts) > 1 else f"{parts[0]}, speed unknown (no HMAT)"
 
 
-def _heatmap(args: argparse.Namespace) -> int:
+def _heatmap(args: argparse.Namespace) -> None:
     from hmd.cli.plots import check_picture, draw_trace
     from hmd.trace.summary import is_imported, sampling_error
 
@@ -180,31 +178,29 @@ def _heatmap(args: argparse.Namespace) -> int:
     print(f"wrote {args.output}")
     if is_imported(trace):
         print(sampling_error(trace).describe())
-    return Exit.OK
 
 
-def _export(args: argparse.Namespace) -> int:
+def _export(args: argparse.Namespace) -> None:
     from hmd.trace.convert import export
 
     export(_read(args), args.output)
     print(f"wrote {args.output}")
-    return Exit.OK
 
 
-def _import(args: argparse.Namespace) -> int:
+def _import(args: argparse.Namespace) -> None:
     from hmd.trace.convert import open_recording, read_knl
     from hmd.trace.writer import write_trace
 
     recording = open_recording(args.file, args.fields)
     if recording is not None:
-        return _import_recording(args, recording)
+        _import_recording(args, recording)
+        return
     trace = read_knl(args.file)
     write_trace(args.output, trace)
     print(f"wrote {args.output}: {len(trace.samples):,} samples, {trace.runtime_ns / 1e9:.2f} s")
-    return Exit.OK
 
 
-def _import_recording(args: argparse.Namespace, recording: PerfRecording) -> int:
+def _import_recording(args: argparse.Namespace, recording: PerfRecording) -> None:
     from hmd.trace.perf_recording import import_recording
     from hmd.trace.reader import TraceFile
     from hmd.trace.summary import sampling_error
@@ -219,4 +215,3 @@ def _import_recording(args: argparse.Namespace, recording: PerfRecording) -> int
     print(sampling_error(TraceFile(args.output).thinned).describe())
     for note in found.notes:
         print(f"hmd: note: {note}", file=sys.stderr)
-    return Exit.OK

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.atomic_file import check_writable, finished_file
-from hmd.base.errors import Exit, UsageError, os_error
+from hmd.base.errors import UsageError, os_error
 from hmd.cli.arguments import add_options, open_executor
 from hmd.cli.output import format_seconds, format_share, print_table
 from hmd.cli.simulation_options import ProgressLine
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(func=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Train and write, or evaluate."""
     if args.workers < 1:
         raise UsageError("--workers must be at least 1")
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     plan = read_plan(args.config)
     if args.evaluate:
         _print_speeds(_speeds(plan, args))
-        return Exit.OK
+        return
     check_writable(args.output)
     trained = _train(plan, args)
     epochs = trained.epochs
@@ -82,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
     print(f"loss {epochs[-1].trained:.4f}, held out {min(e.held_out for e in epochs):.4f}")
     if args.picture is not None:
         _draw(trained, args.picture)
-    return Exit.OK
 
 
 def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
