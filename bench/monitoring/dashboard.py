@@ -281,8 +281,8 @@ class ObservedSimulation:
         heat, topology = self.daemon.state.heat, self.machine.topology
         if self.observer.latest.ticks % DEMAND_TICKS == 0:
             shares = {each.name: each.fast_share for each in self.observer.latest.targets}
-            self.observer.set_demand(
-                measure_demand(heat, topology, tick.targets, np.ones(len(tick.targets)), shares)
+            self.observer.demand = measure_demand(
+                heat, topology, tick.targets, np.ones(len(tick.targets)), shares
             )
         timer.run(Stage.OBSERVE, lambda: self.observer.observe(tick, self._places()), None)
         self.observer.record_observe_time(

@@ -105,6 +105,8 @@ def run(args: argparse.Namespace) -> None:
             f" device of {system.name}: give it its peak rates, processor: {{tflops: N, gbps: N}}",
             file=sys.stderr,
         )
+    if args.sweep not in (None, *system.names):
+        raise UsageError(f"plan: no tier {args.sweep!r}: take {', '.join(system.names)}")
     problem = StepProblem(trace, system, rules_named(args.rules))
     with _compiling_is_said():
         if args.within is not None:
@@ -170,9 +172,6 @@ def _compared(problem: StepProblem) -> list[StepPrice]:
 def _swept(args: argparse.Namespace, problem: StepProblem) -> list[StepPrice]:
     from hmd.tensors.prices import price_planner, sweep_capacities
 
-    system = problem.system
-    if args.sweep not in system.names:
-        raise UsageError(f"plan: no tier {args.sweep!r}: take {', '.join(system.names)}")
     problems = sweep_capacities(problem, args.sweep, args.steps or STEPS)
     found = _progress(problems, "capacities")
     prices = [price_planner(each, planner_named(args.planner or PLANNER))[0] for each in found]
@@ -188,8 +187,6 @@ def _within(args: argparse.Namespace, problem: StepProblem) -> None:
     from hmd.tensors.prices import capacity_within
 
     tier = args.sweep or problem.system.names[0]
-    if tier not in problem.system.names:
-        raise UsageError(f"plan: no tier {tier!r}: take {', '.join(problem.system.names)}")
     planner = planner_named(args.planner or PLANNER)
     found, prices = capacity_within(
         problem, tier, args.within, planner, lambda plans: _progress(list(plans), "capacities")

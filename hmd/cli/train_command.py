@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.atomic_file import check_writable, finished_file
@@ -46,7 +45,6 @@ OPTIONS = """\
 --ray
 --resume           use what an interrupted training left in FILE.training/
 --evaluate         do not train: compare the weights of FILE with other policies
---picture FILE     draw the loss by epoch (extra plot)
 """
 
 
@@ -65,12 +63,8 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("--ray is for training: leave it out, or --evaluate")
     if args.output.is_dir():
         raise UsageError(f"-o {args.output} is a folder: name a file")
-    if args.evaluate and args.picture is not None:
-        raise UsageError("--picture shows a training: leave it out, or --evaluate")
-    from hmd.cli.plots import check_picture
     from hmd.learn.settings import read_plan
 
-    check_picture(args.picture, "or leave --picture out")
     plan = read_plan(args.config)
     if args.evaluate:
         _print_speeds(_speeds(plan, args))
@@ -80,8 +74,6 @@ def run(args: argparse.Namespace) -> None:
     epochs = trained.epochs
     print(f"{args.output}: {trained.weights.header.about}")
     print(f"loss {epochs[-1].trained:.4f}, held out {min(e.held_out for e in epochs):.4f}")
-    if args.picture is not None:
-        _draw(trained, args.picture)
 
 
 def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
@@ -140,14 +132,3 @@ def _print_speeds(rows: list[SpeedRow]) -> None:
         if part:
             cells.append((label, "", "", *(f"{mean_speed(part, name):.3f}" for name in names)))
     print_table(["", "fast", *columns], cells, right=["fast", *columns])
-
-
-def _draw(trained: Trained, file: Path) -> None:
-    from hmd.cli.plots import picture
-
-    with picture(file, instead="or leave --picture out", figsize=(8, 4)) as (_, axes):
-        axes.plot([epoch.trained for epoch in trained.epochs], label="rows trained on")
-        axes.plot([epoch.held_out for epoch in trained.epochs], label="rows held out")
-        axes.set_xlabel("epoch")
-        axes.set_ylabel("Poisson loss per row")
-        axes.legend()

@@ -101,25 +101,20 @@ class ControlledDaemon(Protocol):
     @property
     def topology(self) -> Topology:
         """The nodes with memory."""
-        ...
 
     @property
     def followed(self) -> Mapping[ProcessId, str]:
         """The processes of all targets, with the target of each."""
-        ...
 
     @property
     def target_names(self) -> tuple[str, ...]:
         """The targets of the configuration."""
-        ...
 
     def set_policy(self, name: str | None) -> None:
         """Use another policy, the configuration's for None; raises ``HmdError``."""
-        ...
 
     def explain(self, process: ProcessId, address: int | None) -> dict[str, Any]:
         """Return why pages of a process are where they are; raises ``HmdError``."""
-        ...
 
 
 def queries(
@@ -168,7 +163,6 @@ class AdminCommands:
         proc: Path = PROC,
         store: AdminStore | None = None,
     ) -> None:
-        """Change ``state``, and keep it in ``store``."""
         self._state, self._daemon, self._proc = state, daemon, proc
         self._store = store or AdminStore(None, proc)
         self._functions: Mapping[str, Callable[[ControlRequest], Done]] = {
@@ -550,16 +544,14 @@ class CommandQueue:
                 self._log.error("admin request %s failed", request.command, exc_info=defect)
                 error = HmdError("the request failed: the daemon's log has the reason")
             publish()
-            self._charge(request.peer, time.thread_time() - begun_s)
+            if not is_administrator(request.peer):
+                cpu_s = time.thread_time() - begun_s
+                self._rate.charge(request.peer, cpu_s)
+                self.users_cpu_s += cpu_s
             if error is None:
                 pending.set_result(answer)
             else:
                 pending.set_exception(error)
-
-    def _charge(self, peer: Peer, cpu_s: float) -> None:
-        if not is_administrator(peer):
-            self._rate.charge(peer, cpu_s)
-            self.users_cpu_s += cpu_s
 
     def _execute(self, request: ControlRequest) -> Done:
         """Execute a request; raises ``HmdError`` where it is refused."""

@@ -110,7 +110,6 @@ class RequestRate:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with full buckets."""
         self._clock, self._lock = clock, threading.Lock()
         self._buckets: dict[int, tuple[float, float]] = {}
 
@@ -157,7 +156,6 @@ class RequestLog:
     """Logs requests of users, ``MAX_OWN_LINES`` per window and user; then how many there were."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
-        """Log to ``log``; for any thread."""
         self._log, self._clock = log, clock
         self._lock = threading.Lock()
         self._since_s = clock()

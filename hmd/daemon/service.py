@@ -434,7 +434,7 @@ class Service:
     def _explain_empty_targets(self, now_s: float, changed: bool) -> None:
         """Log and publish why targets have no processes."""
         reasons = self._empty_targets.explain(self.stages, now_s, changed=changed)
-        self.observer.set_empty_targets(reasons)
+        self.observer.empty_reasons = reasons
 
     def _demote_page_cache(self, now_s: float) -> None:
         """Demote unused page cache where the configuration asks for headroom."""
@@ -475,12 +475,11 @@ class Service:
             cpus = stages.state.cpu_use.max_cpus(record.processes)
             if heat.processes == record.processes:
                 shares = {each.name: each.fast_share for each in self.observer.latest.targets}
-                self.observer.set_demand(
-                    measure_demand(heat, topology, record.targets, cpus, shares)
-                )
+                demand = measure_demand(heat, topology, record.targets, cpus, shares)
+                self.observer.demand = demand
         self._publish_control()
         self.observer.set_compiling(self._kernels.compiling)
-        self.observer.set_demoting_nodes(self._page_cache_demoter.nodes)
+        self.observer.demoting_nodes = self._page_cache_demoter.nodes
         totals = self._totals = stages.totals.complete(
             resident_pages(heat, topology),
             record.processes,

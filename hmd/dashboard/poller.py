@@ -61,7 +61,6 @@ class HeatGrids:
     """Heat maps of the last minutes, with moments at least ``window_s / MOMENTS`` apart."""
 
     def __init__(self, window_s: float) -> None:
-        """Start empty."""
         self._window_s = window_s
         self._tiers = 0
         self._moments: deque[tuple[float, Processes]] = deque(maxlen=MOMENTS)
@@ -159,7 +158,6 @@ class History:
     """Points at least ``window_s / POINTS`` apart, and the last rounds of moves."""
 
     def __init__(self, window_s: float) -> None:
-        """Start empty."""
         self.spacing_s = window_s / POINTS
         self._window_s = window_s
         self._points: deque[Point] = deque(maxlen=POINTS)

@@ -147,20 +147,14 @@ class RowSums:
         fast_shares = [
             share if n else None for share, n in zip(shares.tolist(), counted, strict=True)
         ]
+        names = ("samples", "promoted_bytes", "demoted_bytes", "failed_pages", "requested_bytes")
         columns = {
             "resident_bytes": map(tuple, resident_bytes.tolist()),
             "fast_share": fast_shares,
-            "samples": self.samples.tolist(),
             "accesses": map(tuple, self.accesses.tolist()),
-            "promoted_bytes": self.promoted_bytes.tolist(),
-            "demoted_bytes": self.demoted_bytes.tolist(),
-            "failed_pages": self.failed_pages.tolist(),
             "known": np.minimum(found, 1.0).tolist(),
-            "requested_bytes": self.requested_bytes.tolist(),
-            "saved_s": self.saved_s.tolist(),
-            "lost_s": self.lost_s.tolist(),
             "measured_loads": self.measured_loads.astype(np.int64).tolist(),
-            "measured_s": self.measured_s.tolist(),
+            **{n: getattr(self, n).tolist() for n in (*names, "saved_s", "lost_s", "measured_s")},
         }
         for row in zip(*columns.values(), strict=True):
             yield dict(zip(columns, row, strict=True))
@@ -174,7 +168,6 @@ class Counters:
     """
 
     def __init__(self, topology: Topology) -> None:
-        """Start at zero."""
         self.topology = topology
         self.tier_count = len(topology.tiers)
         self._tier_of_node = _tier_of_node(topology)

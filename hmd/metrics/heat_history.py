@@ -75,7 +75,6 @@ class HeatHistory:
     """The summaries of the last ``MAX_TICKS`` ticks; ``answer`` may be called by any thread."""
 
     def __init__(self, topology: Topology) -> None:
-        """Start empty."""
         self._snapshots: deque[HeatSnapshot] = deque(maxlen=MAX_TICKS)
         self._ticks = 0
         self.set_topology(topology)

@@ -19,7 +19,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -297,14 +297,7 @@ def _totals(status: Status) -> dict[str, dict[str, float]]:
 
 
 def _of_target(target: TargetStatus) -> dict[str, float]:
-    would = target.would
-    sums: dict[str, float] = {
-        "dry_seconds": would.seconds,
-        "dry_promoted_bytes": would.promoted_bytes,
-        "dry_demoted_bytes": would.demoted_bytes,
-        "dry_saved_s": would.saved_s,
-        "dry_lost_s": would.lost_s,
-    }
+    sums: dict[str, float] = {f"dry_{name}": n for name, n in asdict(target.would).items()}
     for column in SUMS:
         if column not in sums and hasattr(target, column):
             sums[column] = getattr(target, column)

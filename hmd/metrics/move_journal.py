@@ -77,7 +77,6 @@ class MoveJournal:
     """Keeps at most ``ROWS`` moves; for the loop's thread."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._ticks: deque[_MovedPlan] = deque()
         self._rows = 0
 
@@ -117,7 +116,6 @@ class RecentMoves:
     """The moves of the last ``MAX_TICKS_KEPT`` ticks that planned any."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._ticks: deque[TickMoves] = deque(maxlen=MAX_TICKS_KEPT)
 
     def add(self, tick: TickRecord, counters: Counters, uptime_s: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
@@ -104,7 +104,12 @@ class ResidencyCounts:
 
 
 class Observer:
-    """Adds ticks up; ``latest`` is the status after the last one, for any thread."""
+    """Adds ticks up; ``latest`` is the status after the last one, for any thread.
+
+    The next status also shows the nodes whose unused page cache is being demoted
+    (``demoting_nodes``), why targets have no processes (``empty_reasons``, by name), and what fast
+    memory is worth to targets (``demand``).
+    """
 
     def __init__(
         self,
@@ -116,7 +121,6 @@ class Observer:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Publish a first status with all counters at zero."""
         self._proc, self._clock, self._now = proc, clock, now
         self._started_s, self._begun_s = now(), clock()
         self._own = OwnCost()
@@ -128,10 +132,10 @@ class Observer:
         self._residency: ResidencyCounts | None = None
         self._memory: Sequence[NodeMemory] = ()
         self._control, self._budget = ControlStatus(), BudgetStatus()
-        self._demoting: frozenset[int] = frozenset()
-        self._empty: Mapping[str, str] = {}
+        self.demoting_nodes: frozenset[int] = frozenset()
+        self.empty_reasons: Mapping[str, str] = {}
+        self.demand = TargetDemands()
         self._compiling = False
-        self._demand = TargetDemands()
         self.reconfigure(setting, topology, sampler)
 
     def reconfigure(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
@@ -155,22 +159,10 @@ class Observer:
         self._control = control
         self.latest = replace(self.latest, control=control)
 
-    def set_demoting_nodes(self, nodes: frozenset[int]) -> None:
-        """Set the nodes whose unused page cache is being demoted; the next status shows them."""
-        self._demoting = nodes
-
     def set_compiling(self, compiling: bool) -> None:
         """Set whether kernels are being compiled."""
         self._compiling = compiling
         self.latest = replace(self.latest, compiling=compiling)
-
-    def set_empty_targets(self, reasons: Mapping[str, str]) -> None:
-        """Set why targets have no processes, by name; the next status shows it."""
-        self._empty = reasons
-
-    def set_demand(self, demand: TargetDemands) -> None:
-        """Set what fast memory is worth to targets; the next status shows it."""
-        self._demand = demand
 
     def set_cpu_budget(self, budget: BudgetStatus) -> None:
         """Publish what the CPU time went to, and what is in force to keep the quota."""
@@ -249,11 +241,11 @@ class Observer:
             targets=self._targets(resident),
             processes=self._processes(resident),
             compiling=self._compiling,
-            demand=self._demand.of_all,
+            demand=self.demand.of_all,
         )
 
     def _nodes(self) -> tuple[NodeStatus, ...]:
-        topology, demoting = self._counters.topology, self._demoting
+        topology, demoting = self._counters.topology, self.demoting_nodes
         cache = {memory.node: memory.cache_bytes for memory in self._memory}
         size = {node.id: node.total_bytes for node in topology.nodes}
         latency_ns = topology.latency_ns
@@ -265,21 +257,14 @@ class Observer:
 
     def _sampler_status(self) -> SamplerStatus:
         sampler, stats = self._sampler, self._sampler.stats
+        shown = {field.name for field in fields(SamplerStatus)}
         return SamplerStatus(
             name=sampler.name,
             period=sampler.period,
             shortest_period=min(sampler.periods),
             longest_period=max(sampler.periods),
             outside_cpu_s=sampler.outside_cpu_s,
-            samples=stats.samples,
-            lost=stats.lost,
-            dropped=stats.dropped,
-            throttled=stats.throttled,
-            wakeups=stats.wakeups,
-            corrupt=stats.corrupt,
-            records=stats.records,
-            running_share=stats.running_share,
-            kernel_addresses=stats.kernel_addresses,
+            **{name: value for name, value in asdict(stats).items() if name in shown},
         )
 
     def _stage(self, stage: Stage) -> StageStatus:
@@ -335,10 +320,10 @@ class Observer:
             TargetStatus(
                 name=name,
                 process_count=count,
-                empty_reason="" if count else self._empty.get(name, ""),
+                empty_reason="" if count else self.empty_reasons.get(name, ""),
                 dry_run=name in counters.dry_targets,
                 would=would,
-                demand=self._demand.by_target.get(name) if count else None,
+                demand=self.demand.by_target.get(name) if count else None,
                 **figures,
             )
             for name, figures, count, would in rows

@@ -106,7 +106,6 @@ class SavingsTracker:
     """
 
     def __init__(self, topology: Topology, *, dry_run: bool = False) -> None:
-        """Follow nothing yet."""
         self.savings = Savings()
         self._dry_run = dry_run
         self._seen = np.empty(0, np.int64)

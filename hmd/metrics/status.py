@@ -500,7 +500,6 @@ class TickWatch:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the time in seconds from ``clock``."""
         self._clock = clock
         self._last: tuple[float, float] | None = None
 

@@ -39,7 +39,6 @@ class ConnectionLimiter(Generic[Connection]):
         self._limit, self._per_owner, self._kept = limit, per_owner, frozenset(kept)
         self._owner: dict[Connection, Hashable] = {}
         self._idle: set[Connection] = set()
-        self._count: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
         """Return how many connections there are."""
@@ -51,17 +50,21 @@ class ConnectionLimiter(Generic[Connection]):
         That is the new one itself where its owner has as many connections with requests as it may.
         """
         closing: Connection | None = None
-        if self._count[owner] >= self._per_owner:
+        counts = Counter(self._owner.values())
+        if counts[owner] >= self._per_owner:
             closing = self._oldest(owner, only_idle=True)
             if closing is None:
                 return connection
         elif len(self._owner) >= self._limit:
-            closing = self._of_greediest()
+            others = {each: n for each, n in counts.items() if each not in self._kept} or counts
+            greediest = max(others, key=others.__getitem__)
+            closing = self._oldest(greediest, only_idle=True)
+            if closing is None:
+                closing = self._oldest(greediest, only_idle=False)
         if closing is not None:
             self.leave(closing)
         self._owner[connection] = owner
         self._idle.add(connection)
-        self._count[owner] += 1
         return closing
 
     def mark_requested(self, connection: Connection) -> None:
@@ -70,20 +73,8 @@ class ConnectionLimiter(Generic[Connection]):
 
     def leave(self, connection: Connection) -> None:
         """Remove a connection; one that is not there is ignored."""
-        owner = self._owner.pop(connection, None)
+        self._owner.pop(connection, None)
         self._idle.discard(connection)
-        if owner is not None:
-            self._count[owner] -= 1
-            if not self._count[owner]:
-                del self._count[owner]
-
-    def _of_greediest(self) -> Connection | None:
-        """Return the connection that is replaced by another owner's."""
-        others = {owner: n for owner, n in self._count.items() if owner not in self._kept}
-        counts = others or self._count
-        greediest = max(counts, key=counts.__getitem__)
-        idle = self._oldest(greediest, only_idle=True)
-        return idle if idle is not None else self._oldest(greediest, only_idle=False)
 
     def _oldest(self, owner: Hashable, *, only_idle: bool) -> Connection | None:
         for connection, its in self._owner.items():

@@ -48,6 +48,6 @@ class ObservedRun(SyntheticRun):
         resident = resident_pages(self.heat, self.topology)
         heat = heat_pages(self.heat, self.topology)
         demand = measure_demand(self.heat, self.topology, [self.name], np.ones(1), {})
-        self.observer.set_demand(demand)
+        self.observer.demand = demand
         self.observer.observe(self.record, ResidencyCounts(resident, heat, self.heat.stats))
         return self.observer.latest

@@ -26,11 +26,10 @@ def test_train_writes_weights_that_evaluate_compares(
 ) -> None:
     output = tmp_path / "learned.npz"
     words = ["train", "--config", str(training), "-o", str(output)]
-    assert main([*words, "--picture", str(tmp_path / "loss.png")]) == Exit.OK
+    assert main(words) == Exit.OK
     printed = capsys.readouterr().out
     assert printed.startswith(f"{output}: ")
     assert "1 programs, seed 1" in printed
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert main([*words, "--evaluate"]) == Exit.OK
     table = capsys.readouterr().out
     assert "x learned" in table
@@ -53,7 +52,6 @@ def test_train_shipped_configuration_is_valid_but_for_its_recordings(
     ("options", "code", "problem"),
     [
         (["--workers", "0"], Exit.USAGE, "--workers must be at least 1"),
-        (["--evaluate", "--picture", "x.png"], Exit.USAGE, "--picture shows a training"),
         (["--evaluate"], Exit.CONFIG, "cannot be read"),
         (["-o", "/"], Exit.USAGE, "-o / is a folder"),
         (["--evaluate", "--ray", "head:1"], Exit.USAGE, "--ray is for training"),
