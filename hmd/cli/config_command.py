@@ -42,39 +42,23 @@ MAX_SHOWN = 8
 """Processes of a target that "match" lists."""
 
 
+CHECK = "FILE\n--json  print {ok, errors, warnings} as JSON"
+MATCH = "FILE\n--json  print JSON: bytes"
+GENERATE = "--targets N = 8  most targets (default 8)"
+SHOW = "FILE\n--json  print JSON instead of YAML"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the commands of ``hmd config``."""
-    commands = parser.add_subparsers(metavar="check|match|generate|show|schema", required=True)
-    add_action(
-        commands,
-        "check",
-        "report every mistake, with file and line",
-        run_check,
-        "FILE\n--json  print {ok, errors, warnings} as JSON",
-    )
-    add_action(
-        commands,
-        "match",
-        "show what each target matches now",
-        run_match,
-        "FILE\n--json  print JSON: bytes",
-    )
-    add_action(
-        commands,
-        "generate",
-        "print a configuration for this machine",
-        run_generate,
-        "--targets N = 8  most targets (default 8)",
-        targets=whole_number(64),
-    )
-    add_action(
-        commands,
-        "show",
-        "print the effective settings, defaults filled in",
-        run_show,
-        "FILE\n--json  print JSON instead of YAML",
-    )
-    add_action(commands, "schema", "print the JSON Schema of the configuration", run_schema)
+    family = parser.add_subparsers(metavar="check|match|generate|show|schema", required=True)
+    for name, summary, function, options in (
+        ("check", "report every mistake, with file and line", run_check, CHECK),
+        ("match", "show what each target matches now", run_match, MATCH),
+        ("generate", "print a configuration for this machine", run_generate, GENERATE),
+        ("show", "print the effective settings, defaults filled in", run_show, SHOW),
+        ("schema", "print the JSON Schema of the configuration", run_schema, ""),
+    ):
+        add_action(family, name, summary, function, options, targets=whole_number(64))
 
 
 def run_check(args: argparse.Namespace) -> int:

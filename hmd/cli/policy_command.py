@@ -49,10 +49,12 @@ USE = f"""\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the commands of ``hmd policy``."""
     family = parser.add_subparsers(metavar="list|show|use", required=True)
-    summary = "list the policies with one line each"
-    add_action(family, "list", summary, run_list, "--json  print JSON")
-    add_action(family, "show", "describe one policy: use, settings, units, effects", run_show, SHOW)
-    add_action(family, "use", "make the running daemon use another policy", run_use, USE)
+    for name, summary, function, options in (
+        ("list", "list the policies with one line each", run_list, "--json  print JSON"),
+        ("show", "describe one policy: use, settings, units, effects", run_show, SHOW),
+        ("use", "make the running daemon use another policy", run_use, USE),
+    ):
+        add_action(family, name, summary, function, options)
 
 
 def run_list(args: argparse.Namespace) -> None:

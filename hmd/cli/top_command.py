@@ -83,33 +83,26 @@ def rates_between(before: Status, after: Status) -> Rates:
     return rates
 
 
-class Keys:
-    """Keys pressed, while the standard input is a terminal."""
-
-    def __init__(self, terminal: bool) -> None:
-        """Wait for keys, or without a terminal only for the time."""
-        self._terminal = terminal
-
-    def wait(self, seconds: float) -> str:
-        """Return the keys pressed within ``seconds``, as soon as there are some."""
-        if not self._terminal:
-            time.sleep(seconds)
-            return ""
-        ready, _, _ = select.select([sys.stdin], [], [], seconds)
-        return os.read(sys.stdin.fileno(), 64).decode("ascii", "replace") if ready else ""
-
-
 @contextlib.contextmanager
-def single_keys() -> Iterator[Keys]:
-    """Read keys one by one without echo; restore the terminal at the end."""
-    if not sys.stdin.isatty():
-        yield Keys(terminal=False)
-        return
+def single_keys() -> Iterator[Callable[[float], str]]:
+    """Give a function that waits so many seconds, or for keys of a terminal, and returns them.
+
+    Keys are read one by one without echo; at the end the terminal is as it was.
+    """
     fd = sys.stdin.fileno()
+    terminal = sys.stdin.isatty()
+
+    def wait(seconds: float) -> str:
+        ready, _, _ = select.select([fd] if terminal else [], [], [], seconds)
+        return os.read(fd, 64).decode("ascii", "replace") if ready else ""
+
+    if not terminal:
+        yield wait
+        return
     saved = termios.tcgetattr(fd)
     try:
         tty.setcbreak(fd)
-        yield Keys(terminal=True)
+        yield wait
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, saved)
 
@@ -143,14 +136,14 @@ def _live(read: Callable[[], Status], interval_s: float) -> None:
     from rich.live import Live
 
     previous, rates = read(), None
-    with single_keys() as keys, Live(console=console(), screen=True, auto_refresh=False) as live:
+    with single_keys() as wait, Live(console=console(), screen=True, auto_refresh=False) as live:
         while True:
             status = read()
             # Nothing moves between two ticks: the rates shown stay.
             rates = rates_between(previous, status) or rates
             live.update(_screen(status, rates), refresh=True)
             previous = status
-            if "q" in keys.wait(interval_s):
+            if "q" in wait(interval_s):
                 return
 
 

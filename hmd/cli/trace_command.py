@@ -40,6 +40,9 @@ FILE       a trace
 --salvage  read a damaged or unfinished file up to its damage or end
 """
 
+INFO = f"{TRACE}--json  print JSON"
+HEATMAP = f"{TRACE}-o, --output FILE  a .png, .svg or .pdf"
+EXPORT = f"{TRACE}-o, --output FILE  a .npz, or a .parquet (needs the extra parquet)"
 IMPORT = """\
 FILE           perf.data, what perf script printed, or a .npz with arrays time_tsc and vaddr
 -o, --output FILE  the trace to write
@@ -52,20 +55,13 @@ FILE           perf.data, what perf script printed, or a .npz with arrays time_t
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the commands of ``hmd trace``."""
     family = parser.add_subparsers(metavar="ACTION", required=True)
-    add_action(family, "info", "summarise a trace", _info, f"{TRACE}--json  print JSON")
-    for name, summary, function, output in (
-        ("heatmap", "draw samples over time and address", _heatmap, "a .png, .svg or .pdf"),
-        (
-            "export",
-            "export samples as arrays: .npz or .parquet",
-            _export,
-            "a .npz, or a .parquet (needs the extra parquet)",
-        ),
+    for name, summary, function, options in (
+        ("info", "summarise a trace", _info, INFO),
+        ("heatmap", "draw samples over time and address", _heatmap, HEATMAP),
+        ("export", "export samples as arrays: .npz or .parquet", _export, EXPORT),
+        ("import", "import a recording of perf, or a KNL trace", _import, IMPORT),
     ):
-        options = f"{TRACE}-o, --output FILE  {output}"
-        add_action(family, name, summary, function, options, ("output",))
-    summary = "import a recording of perf, or a KNL trace"
-    add_action(family, "import", summary, _import, IMPORT, ("output",), ghz=number(0.1, 20))
+        add_action(family, name, summary, function, options, ("output",), ghz=number(0.1, 20))
 
 
 def _read(args: argparse.Namespace) -> Trace:

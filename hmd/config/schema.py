@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from hmd.base.config_section import ConfigSection
 from hmd.base.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
@@ -78,7 +78,14 @@ Texts = Annotated[
 ]
 Pattern = Annotated[str, BeforeValidator(_pattern), Field(min_length=1)]
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute), PlainSerializer(str, return_type=str)]
+User = Annotated[str | None, BeforeValidator(_user, json_schema_input_type=str | int | None)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class _Section(ConfigSection):
+    """A section whose settings are described by the texts below them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 def _tiers(value: object) -> object:
@@ -87,100 +94,84 @@ def _tiers(value: object) -> object:
     return value
 
 
-class MachineSection(ConfigSection):
+class MachineSection(_Section):
     """Corrections of what the kernel reports about the machine."""
 
     tiers: Annotated[
         tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None,
         BeforeValidator(_tiers, json_schema_input_type=list[list[int]] | None),
-    ] = Field(
-        default=None,
-        description="Node ids of each memory tier, fastest first, as in [[0], [1]]. Unset: as the"
-        " kernel ranks them (memory tiers, HMAT, distances).",
-    )
+    ] = None
+    """Node ids of each memory tier, fastest first, as in [[0], [1]]. Unset: as the kernel ranks
+    them (memory tiers, HMAT, distances)."""
 
 
-class TargetSection(ConfigSection):
+class TargetSection(_Section):
     """Processes whose pages hmd may move: those that match every selector of the target."""
 
-    name: Name = Field(description="Name of the target, in metrics and tables.")
+    name: Name
+    """Name of the target, in metrics and tables."""
+
     pid: Annotated[
         tuple[Pid, ...], BeforeValidator(_one_or_many, json_schema_input_type=Pid | tuple[Pid, ...])
-    ] = Field(default=(), description="One process id, or a list.")
-    exe: Texts = Field(
-        default=(),
-        description="Shell pattern for the name of the program, as in redis-server or python3*:"
-        " that of its executable file, or the one by which it was started, as from a link or a"
-        " script. With a / for the whole path of the executable, as in /opt/app/*, or of the link."
-        " One or a list, of which one must match; so for cgroup and unit.",
-    )
-    cmdline: Pattern | None = Field(
-        default=None,
-        description="Regular expression (syntax of RE2, no look-around or backreferences) that is"
-        " searched for in the first 16 KiB of the command line.",
-    )
-    user: Annotated[str | None, BeforeValidator(_user, json_schema_input_type=str | int | None)] = (
-        Field(
-            default=None,
-            description="Name or number of the user that runs the process. An unknown name is"
-            " looked up again every 30 seconds.",
-        )
-    )
-    cgroup: Texts = Field(
-        default=(),
-        description="A cgroup, as in /system.slice, including the groups below it; parts of it may"
-        " be shell patterns, as in /kubepods.slice/*burstable*.",
-    )
-    unit: Texts = Field(
-        default=(),
-        description="A systemd unit, or a shell pattern for several, as in postgresql@*.service;"
-        " .service may be left out. Units of users count only where user is set, too.",
-    )
-    exclude: Texts = Field(
-        default=(),
-        description="Programs that are left out, also as children: shell patterns as for exe.",
-    )
-    min_rss: Size = Field(
-        default=0,
-        description="Ignore a process until its resident memory reaches this size, and again"
-        " below half of it.",
-    )
-    follow_children: bool = Field(
-        default=True, description="Include the children of matching processes."
-    )
-    fast_min: SizeOrShare = Field(
-        default=Amount(size=0),
-        description="Memory of the fastest tier that is reserved for this target: its sampled"
-        " pages, up to this size, are promoted and stay there, whatever the heat of other"
-        " targets.",
-    )
-    fast_max: SizeOrShare = Field(
-        default=Amount(share=1.0),
-        description="Most memory of the fastest tier that this target may use. A page that"
-        " several processes map counts for one of them: the process in which hmd finds it first.",
-    )
-    priority: Annotated[float, Field(ge=0.001, le=1000)] = Field(
-        default=1.0, description="Factor by which its accesses count when pages of targets compete."
-    )
-    store_weight: Annotated[float, Field(gt=0, le=100)] | None = Field(
-        default=None,
-        description="Weight of a store of this target, in loads: above 1 if it is bound by writes"
-        " to memory that writes slowly, below 1 if it mostly reads. Unset: as in heat.",
-    )
+    ] = ()
+    """One process id, or a list."""
+
+    exe: Texts = ()
+    """Shell pattern for the name of the program, as in redis-server or python3*: that of its
+    executable file, or the one by which it was started, as from a link or a script. With a / for
+    the whole path of the executable, as in /opt/app/*, or of the link. One or a list, of which one
+    must match; so for cgroup and unit."""
+
+    cmdline: Pattern | None = None
+    """Regular expression (syntax of RE2, no look-around or backreferences) that is searched for in
+    the first 16 KiB of the command line."""
+
+    user: User = None
+    """Name or number of the user that runs the process. An unknown name is looked up again every 30
+    seconds."""
+
+    cgroup: Texts = ()
+    """A cgroup, as in /system.slice, including the groups below it; parts of it may be shell
+    patterns, as in /kubepods.slice/*burstable*."""
+
+    unit: Texts = ()
+    """A systemd unit, or a shell pattern for several, as in postgresql@*.service; .service may be
+    left out. Units of users count only where user is set, too."""
+
+    exclude: Texts = ()
+    """Programs that are left out, also as children: shell patterns as for exe."""
+
+    min_rss: Size = 0
+    """Ignore a process until its resident memory reaches this size, and again below half of it."""
+
+    follow_children: bool = True
+    """Include the children of matching processes."""
+
+    fast_min: SizeOrShare = Amount(size=0)
+    """Memory of the fastest tier that is reserved for this target: its sampled pages, up to this
+    size, are promoted and stay there, whatever the heat of other targets."""
+
+    fast_max: SizeOrShare = Amount(share=1.0)
+    """Most memory of the fastest tier that this target may use. A page that several processes map
+    counts for one of them: the process in which hmd finds it first."""
+
+    priority: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
+    """Factor by which its accesses count when pages of targets compete."""
+
+    store_weight: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Weight of a store of this target, in loads: above 1 if it is bound by writes to memory that
+    writes slowly, below 1 if it mostly reads. Unset: as in heat."""
+
     keep: Annotated[
         tuple[Pattern, ...],
         BeforeValidator(_one_or_many, json_schema_input_type=Pattern | tuple[Pattern, ...]),
-    ] = Field(
-        default=(),
-        description="Mappings whose pages are not moved: one or more regular expressions that are"
-        " searched for in their paths, as in '\\[stack\\]' or '/dev/shm/'.",
-    )
+    ] = ()
+    r"""Mappings whose pages are not moved: one or more regular expressions that are searched for in
+    their paths, as in '\[stack\]' or '/dev/shm/'."""
 
-    dry_run: bool = Field(
-        default=False,
-        description="Plan and report for this target, but move none of its pages (admin requests"
-        " are carried out).",
-    )
+    dry_run: bool = False
+    """Plan and report for this target, but move none of its pages (admin requests are carried
+    out)."""
 
     @model_validator(mode="after")
     def _selects_something(self) -> Self:
@@ -189,136 +180,108 @@ class TargetSection(ConfigSection):
         return self
 
 
-class SampleSection(ConfigSection):
+class SampleSection(_Section):
     """Source and rate of access samples."""
 
     sampler: SamplerChoice = Field(
         default="auto",
         description=describe_samplers(),
     )
-    period: Annotated[int, Field(ge=1, le=2**31)] | None = Field(
-        default=None,
-        description="Accesses per sample; for damon, milliseconds between two cycles; for idle"
-        " and softdirty, the divisor of the most pages that a tick scans. Unset: adjusted to"
-        " cpu_quota and overhead.",
-    )
-    cpu_quota: Annotated[Share, Field(gt=0)] | None = Field(
-        default=None,
-        description="Share of one CPU that hmd may use for all its work, including DAMON's kernel"
-        " thread, but not for answers to clients. Where that is not enough, the period increases,"
-        " plans, sweeps and scans become rarer, and ticks longer. Half of it is for samples,"
-        " whatever the other work takes. Unset: 0.1% of a CPU while nothing changes and nothing"
-        " pays, 1% for a minute after that; more while moves pay, at most a tenth of the time that"
-        " they save and 1% of all CPUs.",
-    )
-    overhead: Annotated[Share, Field(gt=0)] = Field(
-        default=0.01,
-        description="Share of any CPU that records of samples may take of the programs on it"
-        " (pmu, emulated: some 0.25 µs per record, IBS 4 µs). Where they would take more, the"
-        " period increases.",
-    )
-    loads: Literal["auto", "miss", "latency"] = Field(
-        default="auto",
-        description="Loads that a PMU samples: misses of the last-level cache, or those slower than"
-        " ldlat, which are measured but not counted exactly; auto is miss where the core can"
-        " (Intel).",
-    )
-    ldlat: Annotated[int, Field(ge=1, le=65535)] = Field(
-        default=30,
-        description="Least latency, in core cycles, of the loads that are sampled with loads:"
-        " latency (Intel).",
-    )
-    stores: bool = Field(default=True, description="Also sample stores.")
-    kernel_mode: bool = Field(
-        default=True,
-        description="Also sample what the kernel accesses for programs, as it copies in read(2),"
-        " write(2), send(2) and recv(2), where the kernel permits that. Samples of its own memory"
-        " are dropped, though their records cost as much.",
-    )
+    period: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    """Accesses per sample; for damon, milliseconds between two cycles; for idle and softdirty, the
+    divisor of the most pages that a tick scans. Unset: adjusted to cpu_quota and overhead."""
+
+    cpu_quota: Annotated[Share, Field(gt=0)] | None = None
+    """Share of one CPU that hmd may use for all its work, including DAMON's kernel thread, but not
+    for answers to clients. Where that is not enough, the period increases, plans, sweeps and scans
+    become rarer, and ticks longer. Half of it is for samples, whatever the other work takes. Unset:
+    0.1% of a CPU while nothing changes and nothing pays, 1% for a minute after that; more while
+    moves pay, at most a tenth of the time that they save and 1% of all CPUs."""
+
+    overhead: Annotated[Share, Field(gt=0)] = 0.01
+    """Share of any CPU that records of samples may take of the programs on it (pmu, emulated: some
+    0.25 µs per record, IBS 4 µs). Where they would take more, the period increases."""
+
+    loads: Literal["auto", "miss", "latency"] = "auto"
+    """Loads that a PMU samples: misses of the last-level cache, or those slower than ldlat, which
+    are measured but not counted exactly; auto is miss where the core can (Intel)."""
+
+    ldlat: Annotated[int, Field(ge=1, le=65535)] = 30
+    """Least latency, in core cycles, of the loads that are sampled with loads: latency (Intel)."""
+
+    stores: bool = True
+    """Also sample stores."""
+
+    kernel_mode: bool = True
+    """Also sample what the kernel accesses for programs, as it copies in read(2), write(2), send(2)
+    and recv(2), where the kernel permits that. Samples of its own memory are dropped, though their
+    records cost as much."""
 
 
-class HeatSection(ConfigSection):
+class HeatSection(_Section):
     """Conversion of samples into heat."""
 
-    cooling: Annotated[int, Field(ge=1000)] | None = Field(
-        default=None,
-        description="Samples of a process after which its heat is halved. Unset: 16 per page of"
-        " the process.",
-    )
-    store_weight: Annotated[float, Field(gt=0, le=100)] = Field(
-        default=1.0,
-        description="Weight of a store, in loads: above 1 where slow memory writes slowly"
-        " (Optane).",
-    )
-    detail: Annotated[Size, Field(ge=1 << 20, le=1 << 36)] = Field(
-        default=12 << 20,
-        description="Memory for pages that are counted one by one, 6 KiB per 2 MiB of them; other"
-        " memory is counted in chunks of 2 MiB. More finds hot pages among cold ones in more"
-        " memory, for as much more CPU time per tick.",
-    )
+    cooling: Annotated[int, Field(ge=1000)] | None = None
+    """Samples of a process after which its heat is halved. Unset: 16 per page of the process."""
+
+    store_weight: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """Weight of a store, in loads: above 1 where slow memory writes slowly (Optane)."""
+
+    detail: Annotated[Size, Field(ge=1 << 20, le=1 << 36)] = 12 << 20
+    """Memory for pages that are counted one by one, 6 KiB per 2 MiB of them; other memory is
+    counted in chunks of 2 MiB. More finds hot pages among cold ones in more memory, for as much
+    more CPU time per tick."""
 
 
-class MigrateSection(ConfigSection):
+class MigrateSection(_Section):
     """Limits and modes of page migration."""
 
-    rate: Rate = Field(
-        default=1024 * 2**20,
-        description="Most bytes per second that may move, for all processes together.",
-    )
-    batch: Annotated[Duration, Field(gt=0, le=1)] = Field(
-        default=0.02,
-        description="Longest time that one move_pages call may take; batch sizes adapt to it.",
-    )
-    page_cache: Share = Field(
-        default=1.0,
-        description="Share of a node's reclaimable page cache (clean, mapped by no process,"
-        " inactive) that moves to the node may replace. 0%: moves use free memory only.",
-    )
-    cache_headroom: Share = Field(
-        default=0.0,
-        description="Share of each faster node to keep free for programs' allocations: where less"
-        " is free, page cache that was not read for cache_age moves to the next slower node"
-        " (needs DAMON with migrate_cold, Linux 6.11). 0%: page cache leaves only for pages that"
-        " hmd promotes.",
-    )
-    cache_age: Annotated[Duration, Field(ge=0.1, le=3600)] = Field(
-        default=60.0, description="Time without a read after which page cache counts as unused."
-    )
-    move_all: bool = Field(
-        default=False,
-        description="Also move pages that several processes map (needs CAP_SYS_NICE).",
-    )
-    move_guests: bool = Field(
-        default=False,
-        description="Also move pages of virtual machines (KVM) by samples that do not show what"
-        " their guests access: those of pmu, spe and faults. Otherwise their pages stay where they"
-        " are; damon and idle see guests.",
-    )
-    dry_run: bool = Field(default=False, description="Sample, plan and report, but move nothing.")
+    rate: Rate = 1024 * 2**20
+    """Most bytes per second that may move, for all processes together."""
+
+    batch: Annotated[Duration, Field(gt=0, le=1)] = 0.02
+    """Longest time that one move_pages call may take; batch sizes adapt to it."""
+
+    page_cache: Share = 1.0
+    """Share of a node's reclaimable page cache (clean, mapped by no process, inactive) that moves
+    to the node may replace. 0%: moves use free memory only."""
+
+    cache_headroom: Share = 0.0
+    """Share of each faster node to keep free for programs' allocations: where less is free, page
+    cache that was not read for cache_age moves to the next slower node (needs DAMON with
+    migrate_cold, Linux 6.11). 0%: page cache leaves only for pages that hmd promotes."""
+
+    cache_age: Annotated[Duration, Field(ge=0.1, le=3600)] = 60.0
+    """Time without a read after which page cache counts as unused."""
+
+    move_all: bool = False
+    """Also move pages that several processes map (needs CAP_SYS_NICE)."""
+
+    move_guests: bool = False
+    """Also move pages of virtual machines (KVM) by samples that do not show what their guests
+    access: those of pmu, spe and faults. Otherwise their pages stay where they are; damon and idle
+    see guests."""
+
+    dry_run: bool = False
+    """Sample, plan and report, but move nothing."""
 
 
-class ObserveSection(ConfigSection):
+class ObserveSection(_Section):
     """Interfaces that report what hmd does."""
 
-    metrics: Annotated[str, BeforeValidator(_address)] = Field(
-        default=DEFAULT_METRICS,
-        description="ADDRESS:PORT of the Prometheus metrics, or off. There is no authentication.",
-    )
-    metrics_names: tuple[Name, ...] = Field(
-        default=(),
-        description="Names by which scrapers address the metrics, in addition to addresses,"
-        " localhost and the host name; requests for other names are refused, against DNS"
-        " rebinding.",
-    )
-    metrics_file: AbsolutePath | None = Field(
-        default=None,
-        description="File to write the metrics to every 15 s as well, for the textfile collector of"
-        " node_exporter, which has TLS and passwords; it is removed when hmd stops.",
-    )
-    socket: AbsolutePath = Field(
-        default=Path(DEFAULT_SOCKET),
-        description="Path of the status socket that hmd status and hmd top connect to.",
-    )
+    metrics: Annotated[str, BeforeValidator(_address)] = DEFAULT_METRICS
+    """ADDRESS:PORT of the Prometheus metrics, or off. There is no authentication."""
+
+    metrics_names: tuple[Name, ...] = ()
+    """Names by which scrapers address the metrics, in addition to addresses, localhost and the host
+    name; requests for other names are refused, against DNS rebinding."""
+
+    metrics_file: AbsolutePath | None = None
+    """File to write the metrics to every 15 s as well, for the textfile collector of node_exporter,
+    which has TLS and passwords; it is removed when hmd stops."""
+
+    socket: AbsolutePath = Path(DEFAULT_SOCKET)
+    """Path of the status socket that hmd status and hmd top connect to."""
 
 
 def _empty_list(value: object) -> object:
@@ -327,36 +290,32 @@ def _empty_list(value: object) -> object:
     return () if value is None else value
 
 
-class Config(ConfigSection):
+class Config(_Section):
     """The whole configuration."""
 
-    tick: Annotated[Duration, Field(ge=0.01, le=3600)] = Field(
-        default=1.0, description="Time between two decisions."
-    )
-    tick_most: Annotated[Duration, Field(ge=0.01, le=3600)] = Field(
-        default=10.0,
-        description="Longest tick: ticks lengthen where hmd would otherwise use more than"
-        " sample.cpu_quota, and shorten again. The default has no effect where tick is longer; a"
-        " shorter one is refused.",
-    )
-    tick_least: Annotated[Duration, Field(ge=0.01, le=3600)] | None = Field(
-        default=None,
-        description="Length of ticks after one whose samples show that a hot set has moved, until"
-        " few pages move. No effect while CPU time is owed to sample.cpu_quota. Unset: as tick.",
-    )
-    rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = Field(
-        default=5.0, description="Time between two scans for processes that match the targets."
-    )
-    state_dir: AbsolutePath | None = Field(
-        default=None,
-        description="Folder of what outlives a restart: pause, pins and drains, and the history of"
-        " hmd report (8 MiB). Read at the start. Unset: the one that systemd gives the service"
-        " (/var/lib/hmd); without a service manager nothing is kept.",
-    )
+    tick: Annotated[Duration, Field(ge=0.01, le=3600)] = 1.0
+    """Time between two decisions."""
+
+    tick_most: Annotated[Duration, Field(ge=0.01, le=3600)] = 10.0
+    """Longest tick: ticks lengthen where hmd would otherwise use more than sample.cpu_quota, and
+    shorten again. The default has no effect where tick is longer; a shorter one is refused."""
+
+    tick_least: Annotated[Duration, Field(ge=0.01, le=3600)] | None = None
+    """Length of ticks after one whose samples show that a hot set has moved, until few pages move.
+    No effect while CPU time is owed to sample.cpu_quota. Unset: as tick."""
+
+    rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
+    """Time between two scans for processes that match the targets."""
+
+    state_dir: AbsolutePath | None = None
+    """Folder of what outlives a restart: pause, pins and drains, and the history of hmd report (8
+    MiB). Read at the start. Unset: the one that systemd gives the service (/var/lib/hmd); without a
+    service manager nothing is kept."""
+
     machine: MachineSection = MachineSection()
-    targets: Annotated[tuple[TargetSection, ...], BeforeValidator(_empty_list)] = Field(
-        default=(), description="Processes whose pages hmd may move. Without targets hmd idles."
-    )
+    targets: Annotated[tuple[TargetSection, ...], BeforeValidator(_empty_list)] = ()
+    """Processes whose pages hmd may move. Without targets hmd idles."""
+
     sample: SampleSection = SampleSection()
     heat: HeatSection = HeatSection()
     decide: DecideSection = DecideSection()
@@ -374,6 +333,8 @@ def json_schema() -> dict[str, Any]:
         properties = (schema if name == "Config" else schema["$defs"][name])["properties"]
         written = section.model_dump(mode="json")
         for key, entry in properties.items():
+            if "description" in entry:
+                entry["description"] = " ".join(entry["description"].split())
             if "default" in entry:
                 entry["default"] = written.get(key)
             if isinstance(getattr(section, key), ConfigSection) or key == "targets":

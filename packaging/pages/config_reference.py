@@ -107,7 +107,7 @@ def _documented(section: type[ConfigSection]) -> str:
 def _setting(key: str, field: FieldInfo, schema: dict[str, Any], default: object) -> SettingRow:
     kind = _kind(schema)
     shown = "" if field.is_required() or key == "pid" else _written(default)
-    return SettingRow(key, kind, shown, _limits(field, schema), field.description or "")
+    return SettingRow(key, kind, shown, _limits(field, schema), _line(field.description or ""))
 
 
 def _kind(schema: dict[str, Any]) -> str:
