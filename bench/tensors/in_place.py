@@ -6,43 +6,35 @@
 All traces, shares 0.1, 0.2, 0.4 and 0.8 and all planners unless given; other rows stay as they are.
 
 DRAM has these shares of the step's peak. Traces are the recorded steps, as in
-:mod:`bench.tensors.training_shapes`, and those of G10. The programs of AutoTM do not know the
-rules: they are solved once for both.
+:mod:`bench.tensors.training_shapes`, and those of G10.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from typing import Any, Final
 
-from bench.tensors.planners import TRACES, case_of, keep_rows, revision, show
+from bench.tensors.planners import TRACES, case_of, keep_rows, row_of, show
+from bench.tensors.publications import COMPARED, planner_entry
 from bench.tensors.training_shapes import RECORDED
 from hmd.tensors.memory_system import RULES
-from hmd.tensors.planner import MadePlans, StepProblem
-from hmd.tensors.planners import PLANNERS, planner_named
+from hmd.tensors.planner import StepProblem
 from hmd.tensors.prices import price_planner
 
 SHARES: Final = (0.2, 0.4, 0.1, 0.8)
-WITHOUT_RULES: Final = ("autotm", "autotm-static", "autotm-sync")
 
 
 def rows_of(name: str, share: float, planners: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield a row per planner and set of rules, ``portfolio`` last: it tries the others' plans."""
+    """Yield a row per planner and set of rules."""
     trace, system = case_of(name, tiers_label(share))
-    solved: dict[str, Any] = {}
     for rules in RULES.values():
-        problem = StepProblem(trace, system, rules, MadePlans(dict(solved)))
-        for planner in (each for each in planners if PLANNERS[each].suits(system)):
-            alone = replace(problem, made=MadePlans()) if planner == "portfolio" else problem
-            price, _, _ = price_planner(alone, planner_named(planner))
-            row = asdict(price) | {"tiers": tiers_label(share), "revision": revision()}
-            del row["system"]
+        problem = StepProblem(trace, system, rules)
+        for planner in (each for each in planners if COMPARED[each].suits(system)):
+            price, plan, _ = price_planner(problem, planner_entry(planner))
+            row = row_of(price, plan, tiers_label(share))
             show(row)
             yield row
-        made = problem.made.plans
-        solved = {each: made[each] for each in WITHOUT_RULES if each in made}
 
 
 def tiers_label(share: float) -> str:
@@ -54,8 +46,8 @@ def main(words: list[str]) -> None:
     """Measure traces and shares, and keep the other rows that the file has."""
     known = (*RECORDED, *TRACES)
     names = [word for word in words if word in known] or known
-    planners = [word for word in PLANNERS if word in words] or list(PLANNERS)
-    rest = [word for word in words if word not in known and word not in PLANNERS]
+    planners = [word for word in COMPARED if word in words] or list(COMPARED)
+    rest = [word for word in words if word not in known and word not in COMPARED]
     shares = [float(word) for word in rest] or SHARES
     for share in shares:
         for name in names:

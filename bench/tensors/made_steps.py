@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from typing import Any, Final
 
-from bench.tensors.planners import HEAD, keep_rows, revision, show
+from bench.tensors.planners import HEAD, keep_rows, row_of, show
+from bench.tensors.publications import COMPARED
 from bench.tensors.training_shapes import SHAPES, scaled_system, training_trace
 from hmd.tensors.memory_system import RULES
-from hmd.tensors.planner import MadePlans, StepProblem
-from hmd.tensors.planners import planner_named
+from hmd.tensors.planner import StepProblem
 from hmd.tensors.prices import price_planner
 
 SYSTEMS: Final = (
@@ -40,7 +39,7 @@ SLOW_LAYERS: Final = 40
 def rows_of(
     shape: str, layers: int, seed: int, only: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row per memory system, set of rules and planner, ``portfolio`` last."""
+    """Yield a row per memory system, set of rules and planner."""
     trace = training_trace(shape, layers, seed)
     planners = (*QUICK, *(SLOW if layers <= SLOW_LAYERS else ()), "portfolio")
     for shares in SYSTEMS:
@@ -49,13 +48,11 @@ def rows_of(
         for rules in RULES.values():
             problem = StepProblem(trace, system, rules)
             for planner in (each for each in planners if only in (None, each)):
-                alone = replace(problem, made=MadePlans()) if planner == "portfolio" else problem
-                price, _, _ = price_planner(alone, planner_named(planner))
-                row = asdict(price) | {"tiers": f"made, {label}", "revision": revision()}
+                price, plan, _ = price_planner(problem, COMPARED[planner])
+                row = row_of(price, plan, f"made, {label}")
                 row["command"] = (
                     f"python -m bench.tensors.made_steps --seed {seed} --layers {layers} {shape}"
                 )
-                del row["system"]
                 show(row)
                 yield row
 

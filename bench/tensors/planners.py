@@ -32,15 +32,16 @@ from typing import Any, Final
 import numpy as np
 
 from bench.documents.markdown import table
-from bench.tensors.published_g10 import planner_entry
+from bench.tensors.publications import COMPARED, ProgramPlan, planner_entry
 from bench.tensors.training_shapes import RECORDED, recorded_step
 from hmd.base.units import GIB
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import RULES, MemorySystem, PricingRules, load_system
-from hmd.tensors.planner import MadePlans, StepProblem
-from hmd.tensors.planners import PLANNERS, planner_named
-from hmd.tensors.prices import price_planner
+from hmd.tensors.move_plan import MovePlan
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.planners import planner_named
+from hmd.tensors.prices import StepPrice, price_planner
 from hmd.tensors.simulator import simulate_step
 from hmd.tensors.trace import TensorTrace, g10_folder, read_trace
 
@@ -73,15 +74,7 @@ HEAD: Final = "| trace | rules | tiers | planner | share of ideal | bound | plan
 
 Results = Mapping[str, Any]
 
-_IN_PLACE = (
-    "lru-free",
-    "autotm-static",
-    "autotm-sync",
-    "autotm",
-    "sentinel",
-    "deeptm",
-    "portfolio",
-)
+_IN_PLACE = ("lru-free", "autotm", "sentinel", "deeptm", "portfolio")
 
 
 def load(name: str) -> TensorTrace:
@@ -97,13 +90,19 @@ def measured(trace: TensorTrace, tiers: str, planners: tuple[str, ...]) -> Itera
             label = {"trace": trace.name, "rules": rules.name, "tiers": tiers, "planner": planner}
             if case(label) in KEPT:
                 continue
-            # The portfolio would take the others' plans, and their time.
-            alone = replace(problem, made=MadePlans()) if planner == "portfolio" else problem
-            price, _, _ = price_planner(alone, planner_entry(planner))
-            row = asdict(price) | {"tiers": tiers, "revision": revision()}
-            del row["system"]
+            price, plan, _ = price_planner(problem, planner_entry(planner))
+            row = row_of(price, plan, tiers)
             show(row)
             yield row
+
+
+def row_of(price: StepPrice, plan: MovePlan, tiers: str) -> dict[str, Any]:
+    """Return a row; plans of programs have the program's price and its gap."""
+    row = asdict(price) | {"tiers": tiers, "revision": revision()}
+    del row["system"]
+    if isinstance(plan, ProgramPlan):
+        row |= {"objective_seconds": plan.objective_seconds, "gap": plan.gap}
+    return row
 
 
 def show(row: dict[str, Any]) -> None:
@@ -214,9 +213,8 @@ def main(words: list[str]) -> None:
     if "--resume" in words:
         mark_kept()
     names = [word for word in words if word in TRACES]
-    planners = (*PLANNERS, *LOOSENED.values())
-    CHOSEN.update(word for word in words if word in planners)
-    unknown = [word for word in words if word not in (*TRACES, *PARTS, *planners, "--resume")]
+    CHOSEN.update(word for word in words if word in COMPARED)
+    unknown = [word for word in words if word not in (*TRACES, *PARTS, *COMPARED, "--resume")]
     if unknown:
         raise SystemExit(f"no part, trace or planner {unknown[0]!r}")
     print(HEAD)
@@ -371,15 +369,17 @@ def in_place_steps(results: Results) -> str:
 
 def programs(results: Results) -> str:
     """Return how far the price of each integer program is from the simulator's, and its gap."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    names = ("autotm-static", "autotm-sync", "autotm", "portfolio")
-    for row in results["tensors"]["rows"]:
-        if _dram(row["tiers"]) and row["rules"] == "strict" and row["objective_seconds"]:
-            cells = found.setdefault((row["trace"], row["tiers"]), {})
-            difference = row["objective_seconds"] / row["seconds"] - 1
-            cells[row["planner"]] = f"{100 * difference:+.1f} % ({100 * row['gap']:.2f} %)"
-    rows = [[*key, *(cells.get(name, "-") for name in names)] for key, cells in found.items()]
-    return table(["trace", "tiers", *names], rows, text=2)
+    rows = [
+        [
+            row["trace"],
+            row["tiers"],
+            f"{100 * (row['objective_seconds'] / row['seconds'] - 1):+.1f} %",
+            f"{100 * row['gap']:.2f} %",
+        ]
+        for row in results["tensors"]["rows"]
+        if _dram(row["tiers"]) and row["rules"] == "strict" and row["planner"] == "autotm"
+    ]
+    return table(["trace", "tiers", "program over simulator", "gap"], rows, text=2)
 
 
 def made_steps(results: Results) -> str:

@@ -39,8 +39,7 @@ examples:
   hmd plan step.npz --tiers g10 --plan plan.json          the price of a plan from elsewhere
 
 exit codes: 0 planned; 1 a damaged trace, or a plan that cannot be carried out; 2 wrong usage;
-3 a wrong memory system; 4 a file cannot be written, or a package is missing (autotm and deeptm need
-the extra ilp)
+3 a wrong memory system; 4 a file cannot be written, or a package is missing
 """
 
 
@@ -51,7 +50,7 @@ OPTIONS = f"""\
 TRACE             a tensor trace (.npz)
 --tiers FILE = g10
                   memory system: g10, dram-pm, hbm-dram-flash, or a YAML file (default g10)
---planner NAME    the planner: {", ".join(PLANNERS)}, or g10@FACTOR (default {PLANNER})
+--planner NAME    the planner: {", ".join(PLANNERS)} (default {PLANNER})
 --plan FILE       price the moves of a JSON file instead
 --rules NAME = strict
                   pricing rules: strict, or g10 as in the publication (default strict)

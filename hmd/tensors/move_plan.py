@@ -15,7 +15,7 @@ evictions that the plan sends there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,21 +40,13 @@ class MovePlanError(HmdError):
 
 @dataclass(frozen=True)
 class MovePlan:
-    """M moves in the order in which they act; tier numbers, the number of tiers is ``none``.
-
-    ``synchronous``: a kernel waits until the moves that begin with it are done. A plan of an
-    integer program has ``objective_seconds``, the program's own price of the step, and ``gap``, by
-    how much of it a better solution could be cheaper.
-    """
+    """M moves in the order in which they act; tier numbers, the number of tiers is ``none``."""
 
     kernel: Ints
     tensor: Ints
     source: Ints
     target: Ints
     size: Ints
-    synchronous: bool = field(default=False)
-    objective_seconds: float | None = field(default=None)
-    gap: float | None = field(default=None)
 
     def __len__(self) -> int:
         return len(self.kernel)
@@ -64,11 +56,11 @@ Move = tuple[int, int, int, int, int]
 """Kernel, tensor, source, target, bytes."""
 
 
-def plan_of(moves: Iterable[Move], *, synchronous: bool = False) -> MovePlan:
+def plan_of(moves: Iterable[Move]) -> MovePlan:
     """Return the plan of some moves, ordered by kernel; moves of one kernel keep their order."""
     rows = np.array(sorted(moves, key=lambda move: move[0]), np.int64).reshape(-1, 5)
     kernel, tensor, source, target, size = rows.T.copy()
-    return MovePlan(kernel, tensor, source, target, size, synchronous)
+    return MovePlan(kernel, tensor, source, target, size)
 
 
 def plan_document(plan: MovePlan, names: tuple[str, ...]) -> dict[str, Any]:

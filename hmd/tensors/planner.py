@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What all planners of a step share: the problem, and the plans made for it so far.
+"""What all planners of a step share: the problem, and the CPU time of planning.
 
 :mod:`hmd.tensors.planners` has the planners.
 """
@@ -7,43 +7,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
+
+from numba.core import event
 
 from hmd.tensors.lifetimes import Vitality, vitality
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import MemorySystem, PricingRules
 from hmd.tensors.move_plan import MovePlan
 from hmd.tensors.simulator import StepResult, simulate_step
-from hmd.tensors.step_state import planning_time
 from hmd.tensors.trace import TensorTrace
-
-
-@dataclass
-class MadePlans:
-    """The plans made for a problem so far, with the CPU time that each took, compiling apart.
-
-    ``reused_s`` sums the times of plans that were taken from here instead of being made again.
-    """
-
-    plans: dict[str, tuple[MovePlan, float]] = field(default_factory=dict)
-    reused_s: float = 0.0
-
-    def plan(self, name: str, make: Callable[[], MovePlan]) -> MovePlan:
-        """Return the plan of a planner, made once."""
-        if name in self.plans:
-            self.reused_s += self.plans[name][1]
-        else:
-            reused = self.reused_s
-            with planning_time() as spent:
-                plan = make()
-            self.plans[name] = plan, spent.seconds + self.reused_s - reused
-        return self.plans[name][0]
-
-    def seconds(self, name: str) -> float:
-        """Return the CPU time of a plan, that of the plans which it tried included."""
-        return self.plans[name][1]
 
 
 @dataclass(frozen=True)
@@ -53,9 +30,6 @@ class StepProblem:
     trace: TensorTrace
     system: MemorySystem
     rules: PricingRules
-    made: MadePlans = field(default_factory=MadePlans, compare=False, repr=False)
-    solver_s: float = 60.0
-    """CPU time that a solver of integer programs takes at most, in seconds."""
 
     @cached_property
     def life(self) -> Vitality:
@@ -82,3 +56,53 @@ class StepProblem:
         return simulate_step(
             self.trace, self.system, self.rules, plan, steps=steps, limit_seconds=limit_seconds
         )
+
+
+class _Compiling(event.Listener):
+    """Sums the CPU time between the outermost start and end of compilations, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._depth = 0
+        self._begin = 0.0
+
+    def on_start(self, event: event.Event) -> None:
+        """Note the begin of a compilation; a function compiles those that it calls."""
+        if self._depth == 0:
+            self._begin = time.process_time()
+        self._depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        """Note the end of a compilation."""
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.process_time() - self._begin
+
+
+@dataclass
+class PlanningTime:
+    """The CPU time of this process in a block, without compilations.
+
+    Kernels are compiled when they are first called, once per installation: about a minute for all,
+    which says nothing about a planner.
+    """
+
+    begin: float
+    compiling: _Compiling
+    seconds: float = 0.0
+    """The time of the whole block, known at its end."""
+
+    def elapsed(self) -> float:
+        """Return the seconds since the block began."""
+        return time.process_time() - self.begin - self.compiling.seconds
+
+
+@contextmanager
+def planning_time() -> Iterator[PlanningTime]:
+    """Measure a block."""
+    spent = PlanningTime(time.process_time(), _Compiling())
+    try:
+        with event.install_listener("numba:compile", spent.compiling):
+            yield spent
+    finally:
+        spent.seconds = spent.elapsed()

@@ -12,7 +12,7 @@ import numpy as np
 
 from hmd.tensors.memory_system import UNLIMITED, MemorySystem
 from hmd.tensors.move_plan import MovePlan, MovePlanError
-from hmd.tensors.planner import StepProblem
+from hmd.tensors.planner import StepProblem, planning_time
 from hmd.tensors.planners import PlannerEntry
 from hmd.tensors.simulator import StepResult
 from hmd.tensors.trace import TensorTrace
@@ -22,8 +22,7 @@ from hmd.tensors.trace import TensorTrace
 class StepPrice:
     """A planned step: times in seconds; ``tiers`` has capacities in bytes, None for unlimited.
 
-    ``plan_seconds`` is CPU time. Plans of integer programs have the program's own price and the
-    relative gap to the best that there may be.
+    ``plan_seconds`` is CPU time.
     """
 
     trace: str
@@ -36,8 +35,6 @@ class StepPrice:
     bound_seconds: float
     plan_seconds: float
     moved_bytes: int
-    objective_seconds: float | None
-    gap: float | None
     kernel_times: str
     """The device that the kernels' times are of, empty where that is not known."""
 
@@ -50,9 +47,9 @@ def price_planner(
     Raises UsageError for a planner that does not suit the system, and MovePlanError where the step
     cannot run on the system.
     """
-    plan = planner.plan(problem)
-    seconds = problem.made.seconds(planner.name)
-    price, result = price_plan(problem, plan, planner.name, seconds)
+    with planning_time() as spent:
+        plan = planner.plan(problem)
+    price, result = price_plan(problem, plan, planner.name, spent.seconds)
     return price, plan, result
 
 
@@ -75,8 +72,6 @@ def price_plan(
         bound_seconds=problem.bound_seconds,
         plan_seconds=plan_seconds,
         moved_bytes=result.moved_bytes,
-        objective_seconds=plan.objective_seconds,
-        gap=plan.gap,
         kernel_times=problem.trace.device,
     )
     return price, result

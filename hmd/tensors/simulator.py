@@ -13,11 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from hmd.tensors import step_state as compiled
+from hmd.tensors import step_kernels as compiled
 from hmd.tensors.lifetimes import Vitality, vitality
 from hmd.tensors.memory_system import MemorySystem, PricingRules
 from hmd.tensors.move_plan import MovePlan, MovePlanError, check_plan
-from hmd.tensors.step_kernels import run_step
 from hmd.tensors.trace import Floats, Ints, TensorTrace
 
 SLOT_PAGES: Final = 50
@@ -92,7 +91,7 @@ def simulate_step(
     for step in range(steps):
         if step == steps - 1 and all(duration >= limit for duration in np.diff(times)):
             state.scalars[compiled.LIMIT] = min(times[-1] + int(limit), _NEVER)
-        run_step(given, state)
+        compiled.run_step(given, state)
         _raise(trace, state)
         times.append(int(state.scalars[compiled.NOW]))
     page = system.granularity_bytes
@@ -155,7 +154,6 @@ def _input(
     dying = dying[np.argsort(life.death[dying], kind="stable")]
     per_kernel = np.bincount(life.death[dying], minlength=trace.kernels + 1)
     moves = np.bincount(plan.kernel, minlength=trace.kernels)
-    flags = (rules.overlap, rules.keep_running, rules.drop_dead, rules.whole_pages)
     return compiled.StepInput(
         trace.kernel_ticks,
         trace.fault_ticks if rules.overlap else np.zeros((0, 0), np.int64),
@@ -177,7 +175,15 @@ def _input(
         plan.tensor,
         plan.target,
         -(-plan.size // page),
-        np.array([*flags, plan.synchronous, system.in_place]),
+        np.array(
+            [
+                rules.overlap,
+                rules.keep_running,
+                rules.drop_dead,
+                rules.whole_pages,
+                system.in_place,
+            ]
+        ),
         np.array(
             [
                 ticks,

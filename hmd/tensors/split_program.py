@@ -17,14 +17,13 @@ and those that came early fit the fast tier; what it finds there has come before
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from hmd.base.units import MIB
-from hmd.tensors.integer_program import IntegerProgram
 from hmd.tensors.lifetimes import Vitality, tensor_spans
+from hmd.tensors.linear_program import LinearProgram
 from hmd.tensors.memory_system import MemorySystem
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, plan_of
 from hmd.tensors.trace import Floats, Ints, TensorTrace
@@ -65,7 +64,7 @@ class SplitProgram:
         self._defers = defers
         self._kernels = trace.kernels
         self._spans = spans = tensor_spans(trace, life, 0)
-        self._program = program = IntegerProgram()
+        self._program = program = LinearProgram()
         self._kernel, self._size = spans.first, trace.tensor_bytes[spans.tensor] / MIB
         self._price = self._prices()
         self._before, self._after = spans.before, spans.after
@@ -87,15 +86,14 @@ class SplitProgram:
         self._add_links(bandwidth)
 
     def bound_seconds(self, limit_s: float) -> float:
-        """Return what no plan undercuts; raises as :meth:`IntegerProgram.solve`."""
-        objective = self._program.solve(limit_s, interior=True).objective
+        """Return what no plan undercuts; raises as :meth:`LinearProgram.solve`."""
+        _, objective = self._program.solve(limit_s, interior=True)
         total = float(self._trace.kernel_seconds.sum()) * 1e3 + float(self._price.sum())
         return (objective + total) * (1 - _TOLERANCE) / 1e3
 
     def plan(self, limit_s: float) -> MovePlan:
-        """Return the plan of the best solution, with the program's own price of the step."""
-        solution = self._program.solve(limit_s, interior=True)
-        values = solution.values
+        """Return the plan of the best solution; raises as :meth:`LinearProgram.solve`."""
+        values, _ = self._program.solve(limit_s, interior=True)
         fast, stays = np.clip(values[self._fast], 0, 1), np.clip(values[self._stays], 0, 1)
         page = self._system.granularity_bytes
         pages = self._size * MIB / page
@@ -122,9 +120,7 @@ class SplitProgram:
         for gap, kernel, count in zip(*(each.tolist() for each in found), strict=True):
             moves.append((kernel, int(tensor[self._before[gap]]), ANY, 0, count * page))
         moves += self._births(fast) + self._first_fetches(fast, stays)
-        total = float(self._trace.kernel_seconds.sum()) * 1e3 + float(self._price.sum())
-        seconds = (solution.objective + total) / 1e3
-        return replace(plan_of(moves), objective_seconds=seconds, gap=0.0)
+        return plan_of(moves)
 
     def _prices(self) -> Floats:
         """Return how much longer each use takes from the best lower tier, (V,)."""

@@ -37,8 +37,8 @@ import numpy as np
 from hmd.base.numba_kernels import generic_kernel
 from hmd.base.units import MIB
 from hmd.tensors.eviction import EvictedParts, StepUses, choose_evictions, written_first
-from hmd.tensors.integer_program import IntegerProgram
 from hmd.tensors.lifetimes import TensorSpans, tensor_spans
+from hmd.tensors.linear_program import LinearProgram
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, plan_of
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.trace import Bools, Floats, Ints
@@ -105,9 +105,6 @@ def scheduled_pieces(gaps: tuple[Ints, Ints], pages: Floats, flow: tuple[Floats,
     return rows.T.copy()
 
 
-_VERTEX_KERNELS: Final = 400
-"""Programs of longer steps are solved to an interior point, in a tenth of the time."""
-
 _MOVED: Final = 1e-5
 """Cost of moving a MiB in milliseconds: of plans that wait equally, the one that moves least."""
 
@@ -127,14 +124,15 @@ class TransferSchedule:
 
 
 def schedule_transfers(
-    problem: StepProblem, shares: tuple[float, float, float], limit_s: float
+    problem: StepProblem, shares: tuple[float, float, float], limit_s: float, *, interior: bool
 ) -> TransferSchedule:
     """Return the schedule of least waiting in these shares of the two fastest tiers and the links.
 
-    Destinations are the second tier and the slowest. Raises MissingError without highspy, and
+    Destinations are the second tier and the slowest. ``interior`` is as in
+    :meth:`LinearProgram.solve`. Raises MissingError without highspy, and
     ArithmeticError where there is no solution within ``limit_s`` seconds of CPU time.
     """
-    return _TransferProgram(problem, shares).solve(limit_s)
+    return _TransferProgram(problem, shares).solve(limit_s, interior)
 
 
 class _TransferProgram:
@@ -147,7 +145,7 @@ class _TransferProgram:
         self._kernels = problem.trace.kernels
         last = len(problem.system.tiers) - 1
         self._tiers = (1, last) if last > 1 else (1,)
-        self._program = IntegerProgram()
+        self._program = LinearProgram()
         self._times = problem.trace.kernel_seconds * 1e3
         spans = self._spans
         self._size = problem.trace.tensor_bytes[spans.tensor[spans.before]] / MIB
@@ -159,10 +157,9 @@ class _TransferProgram:
         self._add_room(shares[0])
         self._add_links()
 
-    def solve(self, limit_s: float) -> TransferSchedule:
+    def solve(self, limit_s: float, interior: bool) -> TransferSchedule:
         """Return the schedule of the best solution."""
-        interior = self._kernels > _VERTEX_KERNELS
-        values = self._program.solve(limit_s, interior=interior).values
+        values, _ = self._program.solve(limit_s, interior=interior)
         page = self._problem.system.granularity_bytes
         pieces = [
             scheduled_pieces(

@@ -10,7 +10,7 @@ search.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from hmd.tensors.move_plan import MovePlan
     from hmd.tensors.planner import StepProblem
 
-PlanStep = Callable[..., "MovePlan"]
-"""Takes a ``StepProblem``, and ``factor`` where the entry has one."""
+PlanStep = Callable[["StepProblem"], "MovePlan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +37,17 @@ class PlannerEntry:
     in_place: bool | None = None
     """Whether kernels must be able (True) or unable (False) to compute from every tier."""
 
-    factor: float | None = None
-    """Factor of the target that ``g10`` fills."""
-
     def suits(self, system: MemorySystem) -> bool:
         """Return whether the planner can plan for a memory system."""
         return self.in_place is None or self.in_place == system.in_place
 
     def plan(self, problem: StepProblem) -> MovePlan:
-        """Return this planner's plan, made once; UsageError where it does not suit the system."""
+        """Return this planner's plan; UsageError where it does not suit the system."""
         if not self.suits(problem.system):
             raise UsageError(f"planner {self.name} does not plan for {problem.system.name}")
         inside = "" if "." in self.plan_step else f"{__name__}."
         plan_step: PlanStep = resolve_name(inside + self.plan_step)
-        options = {} if self.factor is None else {"factor": self.factor}
-        return problem.made.plan(self.name, lambda: plan_step(problem, **options))
+        return plan_step(problem)
 
 
 PLANNERS: Final = {
@@ -61,10 +56,6 @@ PLANNERS: Final = {
         PlannerEntry("lru", "lru:plan_lru", "no moves: pages come on faults"),
         PlannerEntry("lru-free", "lru:plan_lru_free", "dead tensors are freed, no moves"),
         PlannerEntry("g10", "g10:plan_step", "G10 (MICRO 2023): evict by relief", False),
-        PlannerEntry("autotm", "autotm:plan_step", "an integer program; moves overlap"),
-        PlannerEntry("autotm-static", "autotm:plan_static", "the same, no moves", True),
-        PlannerEntry("autotm-sync", "autotm:plan_sync", "the same; kernels wait", True),
-        PlannerEntry("deeptm", "deeptm:plan_step", "groups, weighted heat, learning"),
         PlannerEntry("myelin", "myelin:plan_step", "streams optimizer state", False),
         PlannerEntry("sentinel", "sentinel:plan_step", "moves by intervals of kernels"),
         PlannerEntry("portfolio", "portfolio:plan_step", "the fastest of many plans"),
@@ -74,18 +65,7 @@ PLANNERS: Final = {
 
 
 def planner_named(name: str) -> PlannerEntry:
-    """Return a planner; raises UsageError for a name that there is not.
-
-    ``g10@FACTOR`` is G10's planner with another target.
-    """
-    if name.startswith("g10@"):
-        try:
-            factor = float(name.removeprefix("g10@"))
-        except ValueError:
-            factor = 0.0
-        if not 0.1 <= factor <= 10:
-            raise UsageError(f"planner {name!r}: the factor is a number from 0.1 to 10")
-        return replace(PLANNERS["g10"], name=name, factor=factor)
+    """Return a planner; raises UsageError for a name that there is not."""
     if name not in PLANNERS:
-        raise UsageError(f"no planner {name!r}: take {', '.join(PLANNERS)}, or g10@FACTOR")
+        raise UsageError(f"no planner {name!r}: take {', '.join(PLANNERS)}")
     return PLANNERS[name]

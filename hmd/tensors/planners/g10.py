@@ -7,13 +7,10 @@ account of resident bytes exceeds 0.99 of the fastest tier; periods go to flash,
 where flash is busy. At last each fetch moves earlier while there is room. Slots are kernels;
 gigabytes are of 2^30 bytes, as in the original. Equal reliefs are taken by bytes times duration,
 equal fetches and moves by tensor, and evicting ends where no period has relief; the original leaves
-equal elements as its library's sort does (bench/tensors/published_g10.py).
+equal elements as its library's sort does (bench/tensors/publications/published_g10.py).
 
 The account of the links has the original's peculiarities: what is sent to the host counts twice on
 flash once PCIe has less room than flash, and a fetch fills its slots from the first on.
-
-``g10@FACTOR`` fills so many times the target: the original has 1.394 for BERT with a batch of 512
-and flash below 6.3 GB/s.
 """
 
 from __future__ import annotations
@@ -49,25 +46,26 @@ Fetch = tuple[int, int, int, int]
 """Kernel, tensor, tier, and the kernel by which the tensor has left."""
 
 
-def plan_step(problem: StepProblem, factor: float = 1.0) -> MovePlan:
+def plan_step(problem: StepProblem) -> MovePlan:
     """Return G10's moves: evictions, fetches, allocations and frees; for GPU, host and flash."""
-    return plan_to_target(problem, TARGET * factor)
-
-
-def plan_to_target(
-    problem: StepProblem, target: float, *, exact: bool = False, links: float = LINKS
-) -> MovePlan:
-    """Return G10's moves for another share of the fastest tier, and of the links' bandwidths.
-
-    ``exact``: a fetch moves earlier only where all of it has room, unlike in the original.
-    """
-    return G10Planner(problem, target, exact, links).plan()
+    return G10Planner(problem).plan()
 
 
 class G10Planner:
-    """The account of one step: resident bytes per kernel, booked link bytes per kernel."""
+    """The account of one step: resident bytes per kernel, booked link bytes per kernel.
 
-    def __init__(self, problem: StepProblem, target: float, exact: bool, links: float) -> None:
+    ``target`` and ``links`` are the shares of the fastest tier and of the links' bandwidths.
+    ``exact``: a fetch moves earlier only where all of it has room, unlike in the original.
+    """
+
+    def __init__(
+        self,
+        problem: StepProblem,
+        target: float = TARGET,
+        links: float = LINKS,
+        *,
+        exact: bool = False,
+    ) -> None:
         trace, system = problem.trace, problem.system
         self.problem, self.trace, self.life = problem, trace, problem.life
         self.none, self.flash = problem.none, problem.none - 1

@@ -10,36 +10,35 @@ An algorithm portfolio: which plan is the best differs from step to step, and a 
    the lengths that its kernels had, stalls included, since transfers overlap stalls too.
 3. The schedule of a linear program of all bytes over all kernels (``schedule_transfers``), also
    with its parts booked as above.
-4. G10's plans with other shares of the tier and the links, further drafts and, for short steps, the
-   integer programs of ``autotm`` and ``deeptm``.
+4. G10's plans with other shares of the tier and the links, and further drafts.
 
 A margin that helps one step harms another: how much of the tiers and links a plan may use is
 searched in the simulator, for each step. The search ends when a plan is next to the lower bound,
 or after ``BUDGET_S``. Steps of many pages are simulated in larger ones during the search.
 
 Where kernels compute in place, tensors are split between the tiers by linear programs
-(``SplitProgram``); the cheapest of their plans and those of the other planners is
-taken. Of steps too long for these, each tensor has one place instead (``dense_placement``).
+(``SplitProgram``); the cheapest of their plans and those of the other planners is taken. Of steps
+too long for these, each tensor has one place instead (``dense_placement``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from hmd.base.errors import MissingError
+from hmd.tensors.dense_placement import dense_placement
 from hmd.tensors.eviction import step_uses
 from hmd.tensors.move_plan import MovePlan, MovePlanError, plan_of
-from hmd.tensors.planner import MadePlans, StepProblem
+from hmd.tensors.planner import PlanningTime, StepProblem, planning_time
 from hmd.tensors.planners import g10, planner_named
-from hmd.tensors.residency_model import dense_placement
 from hmd.tensors.split_program import SplitProgram
-from hmd.tensors.step_state import PlanningTime, planning_time
 from hmd.tensors.trace import TensorKind
 from hmd.tensors.transfers import TransferDraft, schedule_transfers
 
@@ -65,7 +64,18 @@ _PROGRAM_SHARES: Final = (
 )
 """Shares of the fastest tier, the second tier and the links that programs use."""
 
-_SPLIT_SHARES: Final = ((0.88, 0.95, False), (0.93, 1.0, True), (0.99, 1.0, False))
+_VERTEX_KERNELS: Final = 400
+"""Programs of longer steps are solved to an interior point, in a tenth of the time."""
+
+_INTERIOR_SHARES: Final = ((1.0, 0.998, 0.85), (1.0, 0.998, 1.0))
+"""The same of programs of shorter steps that are solved to an interior point, too."""
+
+_SPLIT_SHARES: Final = (
+    (0.88, 0.95, False),
+    (0.93, 1.0, True),
+    (0.99, 1.0, False),
+    (0.96, 1.0, False),
+)
 """Shares of the fastest tier and the links that programs of split tensors use; deferred or not."""
 
 _ROUNDS: Final = 3
@@ -74,12 +84,6 @@ _STEP: Final = 1.1
 
 _PROGRAM_ROWS: Final = 60_000
 """Linear programs are solved for steps of up to so many rows, which takes some seconds."""
-
-_SOLVED: Final = ("autotm", "deeptm")
-"""Planners whose solver stops at the budget."""
-
-_SHORT_KERNELS: Final = 120
-"""Integer programs are solved for steps of up to so many kernels."""
 
 _ENOUGH: Final = 1.0005
 """A plan this close to the lower bound is not improved further."""
@@ -129,20 +133,16 @@ def plan_step(problem: StepProblem) -> MovePlan:
                 best, fastest.seconds = plan, seconds
             if fastest.seconds <= enough or fastest.left_s <= 0:
                 break
-        for plan, _ in list(problem.made.plans.values()):
-            for made, seconds in _priced(coarse, fastest, plan):
-                if seconds < fastest.seconds:
-                    best, fastest.seconds = made, seconds
     return best
 
 
 def _in_coarse_pages(problem: StepProblem) -> StepProblem:
-    """Return the problem with pages so large that few are simulated, and without made plans."""
+    """Return the problem with pages so large that few are simulated."""
     page, peak = problem.system.granularity_bytes, problem.life.peak_bytes
     while peak > _COARSE_PAGES * page:
         page *= 2
     system = problem.system.model_copy(update={"granularity_bytes": page})
-    return replace(problem, system=system, made=MadePlans())
+    return replace(problem, system=system)
 
 
 def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
@@ -165,14 +165,20 @@ def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
         kinds.append(lambda: islice(variants, 1))
     programs: list[Callable[[], PricedPlans]] = []
     if 7 * (tiers - 1) * trace.kernels + len(trace.use_tensor) <= _PROGRAM_ROWS:
-        programs = [_programs_with(problem, fastest, shares) for shares in _PROGRAM_SHARES]
-    kinds += [lambda: drafts, _drafts_with(problem, False, 0.95), *programs[:1]]
+        is_long = trace.kernels > _VERTEX_KERNELS
+        programs = [
+            partial(_programs, problem, fastest, shares, interior=is_long)
+            for shares in _PROGRAM_SHARES
+        ]
+        programs += [
+            partial(_programs, problem, fastest, shares, interior=True)
+            for shares in (() if is_long else _INTERIOR_SHARES)
+        ]
+    kinds += [lambda: drafts, partial(_drafts, problem, 0.95, aware=False), *programs[:1]]
     if tiers > 2:
         kinds.append(lambda: variants)
-    kinds += [_drafts_with(problem, aware, margin) for aware, margin in _DRAFTS]
+    kinds += [partial(_drafts, problem, margin, aware=aware) for aware, margin in _DRAFTS]
     kinds += [lambda: _of_others(problem, fastest, "sentinel"), *programs[1:]]
-    if trace.kernels <= _SHORT_KERNELS:
-        kinds.append(lambda: _of_others(problem, fastest, "autotm", "deeptm"))
     yield from _while_time_is_left(kinds, fastest)
 
 
@@ -194,23 +200,12 @@ def _while_time_is_left(
             yield found
 
 
-def _programs_with(
-    problem: StepProblem, fastest: FastestPlan, shares: tuple[float, float, float]
-) -> Callable[[], PricedPlans]:
-    return lambda: _programs(problem, fastest, shares)
-
-
-def _drafts_with(problem: StepProblem, aware: bool, margin: float) -> Callable[[], PricedPlans]:
-    return lambda: _drafts(problem, margin, aware=aware)
-
-
 def _of_others(problem: StepProblem, fastest: FastestPlan, *names: str) -> PricedPlans:
     """Yield the plans of other planners."""
     for name in names:
         try:
-            with fastest.solving() if name.startswith(_SOLVED) else nullcontext():
-                plan = planner_named(name).plan(replace(problem, solver_s=fastest.left_s / 2))
-        except (MovePlanError, MissingError, ArithmeticError):
+            plan = planner_named(name).plan(problem)
+        except MovePlanError:
             continue
         yield from _priced(problem, fastest, plan)
 
@@ -225,12 +220,16 @@ def _priced(problem: StepProblem, fastest: FastestPlan | None, plan: MovePlan) -
 
 
 def _programs(
-    problem: StepProblem, fastest: FastestPlan, shares: tuple[float, float, float]
+    problem: StepProblem,
+    fastest: FastestPlan,
+    shares: tuple[float, float, float],
+    *,
+    interior: bool,
 ) -> PricedPlans:
     """Yield the plans of a linear program's schedule: as it is, and with its parts booked again."""
     try:
         with fastest.solving() as limit_s:
-            schedule = schedule_transfers(problem, shares, limit_s)
+            schedule = schedule_transfers(problem, shares, limit_s, interior=interior)
     except (MissingError, ArithmeticError):
         return
     uses = step_uses(problem.trace, problem.life)
@@ -254,7 +253,7 @@ def _g10_variants(problem: StepProblem) -> PricedPlans:
         if not improves and more > 1:
             continue
         tried = (target + less, links * more)
-        plan = g10.plan_to_target(problem, tried[0], exact=True, links=tried[1])
+        plan = g10.G10Planner(problem, *tried, exact=True).plan()
         (priced,) = _priced(problem, None, plan)
         yield priced
         seconds = priced[1]
@@ -295,8 +294,7 @@ def _in_place(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
             lambda: _split(problem, fastest, *_SPLIT_SHARES[1]),
             lambda: _of_others(problem, fastest, "sentinel"),
             lambda: _split(problem, fastest, *_SPLIT_SHARES[2]),
-            lambda: _of_others(problem, fastest, "autotm-static", "autotm-sync"),
-            lambda: _of_others(problem, fastest, "autotm", "deeptm"),
+            lambda: _split(problem, fastest, *_SPLIT_SHARES[3]),
         ]
     yield from _while_time_is_left(kinds, fastest)
 

@@ -85,7 +85,7 @@ def test_plan_sweep_picture_is_written(step: list[str], tmp_path: Path) -> None:
     ("options", "code"),
     [
         (["--planner", "best"], Exit.USAGE),
-        (["--planner", "g10@none"], Exit.USAGE),
+        (["--planner", "none"], Exit.USAGE),
         (["--compare", "--picture", "plan.png"], Exit.USAGE),
         (["--sweep", "gpu", "--moves", "plan.json"], Exit.USAGE),
         (["--rules", "loose"], Exit.USAGE),

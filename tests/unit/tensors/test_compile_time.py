@@ -9,7 +9,7 @@ import numba
 import pytest
 from numba.core import event
 
-from hmd.tensors.step_state import planning_time
+from hmd.tensors.planner import planning_time
 
 
 class Clock:

@@ -6,11 +6,11 @@ import pytest
 
 from bench.tensors.training_shapes import training_trace
 from hmd.base.units import MIB
+from hmd.tensors.dense_placement import dense_placement
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.memory_system import RULES, STRICT, load_system
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import PLANNERS
-from hmd.tensors.residency_model import dense_placement
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace
 
 

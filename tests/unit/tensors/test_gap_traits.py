@@ -4,10 +4,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.tensors.publications.deeptm import GapTraits, gap_traits
 from hmd.tensors.lifetimes import tensor_spans
 from hmd.tensors.memory_system import STRICT
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.planners.deeptm import GapTraits, gap_traits
 from tests.unit.tensors.conftest import small_system
 from tests.unit.tensors.test_residency_model import chain
 

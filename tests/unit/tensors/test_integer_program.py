@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
-from hmd.tensors.integer_program import IntegerProgram
+from bench.tensors.publications.integer_program import IntegerProgram
 
 
 def market_split(columns: int, rows: int) -> IntegerProgram:
     """Return a program that takes a solver days: halve several sums of random numbers at once."""
     numbers = np.random.default_rng(0).integers(0, 100, (rows, columns)).astype(float)
     program = IntegerProgram()
-    chosen = program.add_columns(np.zeros(columns), 1.0, whole=True)
+    chosen = program.add_whole_columns(np.zeros(columns), 1.0)
     more, less = (program.add_columns(np.ones(rows), np.inf) for _ in range(2))
     half = np.floor(numbers.sum(axis=1) / 2)
     sums = program.add_rows(half, half)
@@ -28,7 +28,7 @@ def market_split(columns: int, rows: int) -> IntegerProgram:
 
 def test_program_that_takes_days_ends_with_solution_and_gap() -> None:
     pytest.importorskip("highspy")
-    found = market_split(60, 6).solve(limit_s=0.3)
+    found = market_split(60, 6).solve_whole(limit_s=0.3)
     assert np.isin(np.rint(found.values[:60] * 1e6) / 1e6, (0, 1)).all()
     assert found.objective > found.bound
     assert found.gap > 0.5
@@ -37,10 +37,10 @@ def test_program_that_takes_days_ends_with_solution_and_gap() -> None:
 def test_small_program_is_solved_to_its_optimum() -> None:
     pytest.importorskip("highspy")
     program = IntegerProgram()
-    taken = program.add_columns(np.array([-5.0, -4.0, -3.0]), 1.0, whole=True)
+    taken = program.add_whole_columns(np.array([-5.0, -4.0, -3.0]), 1.0)
     limit = program.add_rows(np.array([-np.inf]), np.array([5.0]))
     program.add_entries(np.full(3, limit[0]), taken, np.array([4.0, 3.0, 2.0]))
-    found = program.solve(limit_s=60.0)
+    found = program.solve_whole(limit_s=60.0)
     assert found.values.tolist() == pytest.approx([0, 1, 1])
     assert found.objective == pytest.approx(-7)
     assert found.gap == pytest.approx(0, abs=1e-6)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.tensors.published_g10 import PublishedReliefOrder
+from bench.tensors.publications.published_g10 import PublishedReliefOrder
 from hmd.tensors.planners.g10 import PeriodColumns, ReliefOrder
 
 KERNELS, PERIODS, CAPACITY = 200, 60, 1000.0

@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.tensors.published_g10 import library_order, sort_highest_first
+from bench.tensors.publications.published_g10 import library_order, sort_highest_first
 
 
 @given(keys=st.lists(st.integers(0, 9), max_size=300))

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
+from bench.tensors.publications.residency_model import (
+    ResidencyModel,
+    ResidencyOptions,
+    residency_moves,
+)
 from hmd.base.units import MIB
-from hmd.tensors.eviction import ResidencyOptions
-from hmd.tensors.integer_program import IntegerProgram
 from hmd.tensors.lifetimes import tensor_spans, vitality
 from hmd.tensors.memory_system import G10, RULES, STRICT
 from hmd.tensors.move_plan import plan_of
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.residency_model import ResidencyModel, residency_moves
 from hmd.tensors.trace import TensorTrace
 from tests.unit.tensors.conftest import RW, R, W, in_place_system, make_trace, small_system
 
@@ -27,17 +28,6 @@ def chain(layers: int = 6, size_mib: int = 8, kernel_ms: float = 4.0) -> TensorT
     steps = [part for kernel in forward + backward for part in (kernel, (kernel_ms, []))]
     sizes = [size_mib] * layers + [2] * layers
     return make_trace(sizes, steps, persistent=range(layers, 2 * layers))
-
-
-def test_program_of_a_knapsack_takes_the_best_items() -> None:
-    program = IntegerProgram()
-    columns = program.add_columns(np.array([-6.0, -5.0, -5.0]), 1.0, whole=True)
-    rows = program.add_rows(np.array([-np.inf]), np.array([10.0]))
-    program.add_entries(np.repeat(rows, 3), columns, np.array([6.0, 5.0, 5.0]))
-    found = program.solve(10.0)
-    assert found.values.tolist() == [0.0, 1.0, 1.0]
-    assert found.objective == pytest.approx(-10.0)
-    assert found.gap <= 1e-3
 
 
 def test_spans_of_close_uses_are_one_span() -> None:
@@ -80,52 +70,29 @@ def test_residency_of_step_without_room_hides_its_moves(rules: object) -> None:
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
-@pytest.mark.parametrize(
-    "options",
-    [
-        ResidencyOptions(static=True),
-        ResidencyOptions(synchronous=True),
-        ResidencyOptions(),
-    ],
-    ids=["static", "synchronous", "asynchronous"],
-)
-def test_residency_in_place_costs_what_the_simulator_says(
-    options: ResidencyOptions, share: float
-) -> None:
+def test_residency_in_place_costs_what_the_simulator_says(share: float) -> None:
     trace = chain(kernel_ms=0.5)
     fast_mib = int(vitality(trace).peak_bytes * share / MIB)
     problem = StepProblem(trace, in_place_system(fast_mib), STRICT)
-    residency = ResidencyModel(problem, options).solve(20.0)
+    residency = ResidencyModel(problem, ResidencyOptions()).solve(20.0)
     assert residency.gap <= 1e-3
-    plan = plan_of(residency_moves(residency, problem), synchronous=options.synchronous)
+    plan = plan_of(residency_moves(residency, problem))
     assert problem.price(plan, steps=3).seconds == pytest.approx(residency.seconds, rel=0.02)
 
 
-@pytest.mark.parametrize("synchronous", [True, False])
-def test_residency_counts_latencies_of_accesses_and_moves(synchronous: bool) -> None:
+def test_residency_counts_latencies_of_accesses_and_moves() -> None:
     trace = chain(kernel_ms=0.5)
     system = in_place_system(int(vitality(trace).peak_bytes * 0.5 / MIB), access_us=120.0)
     link = system.links[0].model_copy(update={"latency_us": 90.0})
     slow = system.model_copy(update={"links": (link,)})
-    options = ResidencyOptions(synchronous=synchronous)
     seconds = []
     for each in (in_place_system(system.tiers[0].capacity // MIB), slow):
         problem = StepProblem(trace, each, STRICT)
-        residency = ResidencyModel(problem, options).solve(20.0)
-        plan = plan_of(residency_moves(residency, problem), synchronous=synchronous)
+        residency = ResidencyModel(problem, ResidencyOptions()).solve(20.0)
+        plan = plan_of(residency_moves(residency, problem))
         assert problem.price(plan, steps=3).seconds == pytest.approx(residency.seconds, rel=0.02)
         seconds.append(residency.seconds)
     assert seconds[1] > seconds[0] + 100e-6
-
-
-def test_residency_in_place_moves_never_cost_more_than_none() -> None:
-    trace = chain(kernel_ms=0.5)
-    problem = StepProblem(trace, in_place_system(30), STRICT)
-    seconds = [
-        ResidencyModel(problem, options).solve(20.0).seconds
-        for options in (ResidencyOptions(static=True), ResidencyOptions(synchronous=True))
-    ]
-    assert seconds[1] <= seconds[0] * 1.001
 
 
 def test_moves_that_wait_for_a_link_delay_no_kernel_while_there_is_room() -> None:

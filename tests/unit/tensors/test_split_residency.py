@@ -6,8 +6,7 @@ import pytest
 from hmd.base.units import MIB
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.memory_system import RULES, STRICT
-from hmd.tensors.move_plan import plan_of
-from hmd.tensors.planner import MadePlans, StepProblem
+from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import PLANNERS
 from hmd.tensors.split_program import SplitProgram
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace
@@ -32,9 +31,8 @@ def program_of(
 @pytest.mark.parametrize("share", [0.15, 0.3, 0.5, 0.8])
 def test_split_plan_costs_what_the_simulator_says(share: float) -> None:
     problem = problem_of(share)
-    plan = program_of(problem).plan(10.0)
-    assert plan.objective_seconds is not None
-    assert problem.price(plan, steps=3).seconds == pytest.approx(plan.objective_seconds, rel=0.07)
+    plan, priced = program_of(problem).plan(10.0), program_of(problem).bound_seconds(10.0)
+    assert problem.price(plan, steps=3).seconds == pytest.approx(priced, rel=0.07)
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -84,17 +82,3 @@ def test_portfolio_in_place_is_as_fast_as_every_planner(share: float, rules: str
     }
     # A plan within 0.01 % of the bound is not improved further.
     assert seconds["portfolio"] <= min(seconds.values()) * 1.0001
-
-
-def test_made_plans_make_a_plan_once_and_count_its_time_again() -> None:
-    made = MadePlans()
-    plans = iter([plan_of([])])
-    first = made.plan("lru", lambda: next(plans))
-    assert made.plan("lru", lambda: next(plans)) is first
-    assert made.reused_s == made.seconds("lru")
-
-
-def test_made_plan_that_reuses_another_has_its_time_too() -> None:
-    made = MadePlans({"lru": (plan_of([]), 2.5)})
-    made.plan("portfolio", lambda: made.plan("lru", lambda: plan_of([])))
-    assert 2.5 <= made.seconds("portfolio") < 2.5 + made.reused_s

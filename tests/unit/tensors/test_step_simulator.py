@@ -154,23 +154,6 @@ def test_step_beyond_limit_is_refused_and_below_it_priced_alike(rules: str) -> N
         simulate_step(trace, system, RULES[rules], plan, limit_seconds=price.seconds * 0.9)
 
 
-def test_synchronous_kernel_finds_what_it_waited_for() -> None:
-    trace = make_trace([8], [(1, [(0, R)]), (1, [])], persistent=[0])
-    moves: list[Move] = [(0, 0, HOST, GPU, WHOLE), (1, 0, GPU, HOST, WHOLE)]
-    plan = plan_of(moves, synchronous=True)
-    found = simulate_step(trace, in_place_system(8), STRICT, plan)
-    transfers = 8 * MIB * (1 / 40e9 + 1 / 10e9)
-    assert found.seconds - trace.ideal_seconds == pytest.approx(transfers, abs=20e-6)
-
-
-@pytest.mark.parametrize("rules", RULES)
-def test_synchronous_move_without_room_is_not_waited_for(rules: str) -> None:
-    trace = make_trace([8, 8], [(1, [(0, W)]), (1, []), (1, [(0, R)])], persistent=[1])
-    plan = plan_of([(1, 1, HOST, GPU, WHOLE)], synchronous=True)
-    found = simulate_step(trace, in_place_system(8), RULES[rules], plan)
-    assert found.seconds == pytest.approx(trace.ideal_seconds, rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("moves", "message"),
     [

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.tensors.publications.deeptm import group_tensors
 from hmd.base.units import MIB
 from hmd.tensors.move_plan import WHOLE
-from hmd.tensors.planners.deeptm import group_tensors
 from tests.unit.tensors.conftest import R, W, make_trace
 
 TRACE = make_trace([1, 2, 4], [(1, [(0, W), (1, W)]), (1, [(2, W)]), (1, [(0, R), (1, R), (2, R)])])

@@ -40,7 +40,7 @@ def away(problem: StepProblem, schedule: TransferSchedule) -> Floats:
 @pytest.mark.parametrize("shape", ["chain", "nested", "recurrent"])
 def test_schedule_leaves_no_more_than_the_fastest_tier_takes(shape: str) -> None:
     problem = problem_of(shape)
-    schedule = schedule_transfers(problem, ALL, 10.0)
+    schedule = schedule_transfers(problem, ALL, 10.0, interior=False)
     inside = problem.life.live_bytes - away(problem, schedule)
     # Parts are whole pages of 4 KiB.
     assert inside.max() <= problem.system.tiers[0].capacity + MIB
@@ -49,7 +49,7 @@ def test_schedule_leaves_no_more_than_the_fastest_tier_takes(shape: str) -> None
 
 @pytest.mark.parametrize("shape", ["chain", "nested", "recurrent"])
 def test_schedule_returns_parts_before_their_next_use(shape: str) -> None:
-    schedule = schedule_transfers(problem_of(shape), ALL, 10.0)
+    schedule = schedule_transfers(problem_of(shape), ALL, 10.0, interior=False)
     assert len(schedule.fetched)
     assert (schedule.fetched > schedule.parts.start).all()
     assert (schedule.fetched <= schedule.parts.end).all()
@@ -57,7 +57,7 @@ def test_schedule_returns_parts_before_their_next_use(shape: str) -> None:
 
 def test_schedule_waits_as_the_plan_of_it_does() -> None:
     problem = problem_of("nested")
-    schedule = schedule_transfers(problem, ALL, 10.0)
+    schedule = schedule_transfers(problem, ALL, 10.0, interior=False)
     uses = step_uses(problem.trace, problem.life)
     draft = TransferDraft(problem, uses, schedule.seconds, 1.0, aware=False)
     found = problem.price(draft.scheduled(schedule.parts, schedule.to_last, schedule.fetched))
@@ -67,7 +67,7 @@ def test_schedule_waits_as_the_plan_of_it_does() -> None:
 
 def test_schedule_with_idle_links_waits_for_nothing() -> None:
     problem = problem_of("chain", links=8.0)
-    schedule = schedule_transfers(problem, ALL, 10.0)
+    schedule = schedule_transfers(problem, ALL, 10.0, interior=False)
     assert float(schedule.seconds.sum()) == pytest.approx(problem.trace.ideal_seconds, rel=1e-3)
 
 
@@ -78,7 +78,10 @@ def test_schedule_over_half_duplex_link_waits_longer() -> None:
         for link in problem.system.links
     )
     shared = StepProblem(problem.trace, problem.system.model_copy(update={"links": links}), STRICT)
-    times = [schedule_transfers(each, ALL, 10.0).seconds.sum() for each in (problem, shared)]
+    times = [
+        schedule_transfers(each, ALL, 10.0, interior=False).seconds.sum()
+        for each in (problem, shared)
+    ]
     assert times[1] > 1.02 * times[0]
 
 

@@ -23,11 +23,15 @@ from typing import Final
 
 import numpy as np
 
-from hmd.tensors.eviction import ResidencyOptions
+from bench.tensors.publications.residency_model import (
+    Residency,
+    ResidencyModel,
+    ResidencyOptions,
+    residency_moves,
+)
 from hmd.tensors.lifetimes import TensorSpans
 from hmd.tensors.move_plan import WHOLE, Move, MovePlan, MovePlanError, plan_of
-from hmd.tensors.planner import MadePlans, StepProblem
-from hmd.tensors.residency_model import Residency, ResidencyModel, residency_moves
+from hmd.tensors.planner import StepProblem
 from hmd.tensors.simulator import StepResult
 from hmd.tensors.trace import Bools, Floats, Ints, TensorTrace
 
@@ -226,14 +230,14 @@ _ROUNDS: Final = 2
 _CANDIDATES: Final = 0.6
 """Share of the gaps with relief that the program decides on."""
 
-_SOLVER_SHARE: Final = 1 / 3
-"""Share of the solver's time that each round has."""
+_SOLVER_S: Final = 20.0
+"""CPU time that each round's solver takes at most, in seconds."""
 
 
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest plan of the program's rounds and of the learning."""
     groups = group_tensors(problem.trace)
-    search = _CheapestPlan(problem, replace(problem, trace=groups.trace, made=MadePlans()), groups)
+    search = _CheapestPlan(problem, replace(problem, trace=groups.trace), groups)
     residency = _program_rounds(search)
     traits = gap_traits(search.grouped, residency.spans)
 
@@ -284,9 +288,7 @@ def _program_rounds(search: _CheapestPlan) -> Residency:
         count = int(np.ceil(_CANDIDATES * relevant))
         movable = np.zeros(len(scores), np.bool_)
         movable[np.argsort(-scores, kind="stable")[:count]] = True
-        residency = ResidencyModel(search.grouped, options, movable).solve(
-            _SOLVER_SHARE * search.problem.solver_s
-        )
+        residency = ResidencyModel(search.grouped, options, movable).solve(_SOLVER_S)
         before = search.seconds
         search.try_residency(residency)
         if best is None or search.seconds < before:

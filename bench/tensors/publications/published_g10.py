@@ -10,7 +10,6 @@ planner serves, whose ties are broken by size and time.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,9 +17,7 @@ import numpy as np
 from hmd.base.numba_kernels import generic_kernel
 from hmd.tensors.move_plan import MovePlan
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.planners import PlannerEntry, planner_named
 from hmd.tensors.planners.g10 import (
-    LINKS,
     TARGET,
     Fetch,
     G10Planner,
@@ -28,7 +25,6 @@ from hmd.tensors.planners.g10 import (
     ReliefOrder,
     backward,
     forward,
-    plan_to_target,
 )
 from hmd.tensors.trace import Floats, Ints
 
@@ -40,17 +36,15 @@ _SAME: Final = 1e-6
 """Keys that differ by less are equal."""
 
 
-def planner_entry(name: str) -> PlannerEntry:
-    """Return a planner by name: ``g10`` is this one, others are the product's."""
-    entry = planner_named(name)
-    return replace(entry, plan_step=f"{__name__}:plan_step") if name.startswith("g10") else entry
-
-
 def plan_step(problem: StepProblem, factor: float = 1.0) -> MovePlan:
     """Return the moves of G10's original; for GPU, host and flash."""
-    if len(problem.life.periods.tensor) * problem.trace.kernels > _LIBRARY_WORK:
-        return plan_to_target(problem, TARGET * factor)
-    return _PublishedG10(problem, TARGET * factor, exact=False, links=LINKS).plan()
+    is_long = len(problem.life.periods.tensor) * problem.trace.kernels > _LIBRARY_WORK
+    return (G10Planner if is_long else _PublishedG10)(problem, TARGET * factor).plan()
+
+
+def plan_bert_512(problem: StepProblem) -> MovePlan:
+    """Return the moves for the target that the original has for BERT 512 with slow flash alone."""
+    return plan_step(problem, 1.394)
 
 
 class _PublishedG10(G10Planner):

@@ -3,33 +3,89 @@
 
 After AutoTM (Hildebrand et al., ASPLOS 2020): per tensor a flow over its uses, per kernel the
 capacity of the fastest tier. Times are in milliseconds, sizes in MiB. Moves happen in windows of at
-most ``window`` kernels next to a use, spread over the window by the kernels' times; where the plan
-is synchronous, at one kernel that waits for them. Where kernels cannot compute from slower tiers,
-every use is in the fastest, what does not fit costs its transfer, and moves that are late cost
-their delay. Where they can, only what comes in is late: what leaves waits for its link, and takes
-room meanwhile.
+most ``window`` kernels next to a use, spread over the window by the kernels' times. Where kernels
+cannot compute from slower tiers, every use is in the fastest, what does not fit costs its transfer,
+and moves that are late cost their delay. Where they can, only what comes in is late: what leaves
+waits for its link, and takes room meanwhile.
 
 The moves that carry a residency out: pieces of tensors per kernel, births and frees.
-
-A placement without an integer program: tensors that save most time per byte and second are fast.
-
-For steps of many kernels where kernels compute in place. Each tensor stays where it is born; one
-is fast if it fits the fastest tier over its whole life, next to those before it in the order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
+from bench.tensors.publications.integer_program import IntegerProgram, ProgramSolution
 from hmd.base.units import MIB
-from hmd.tensors.eviction import MoveWindow, ResidencyOptions, gap_windows
-from hmd.tensors.integer_program import IntegerProgram, ProgramSolution
 from hmd.tensors.lifetimes import TensorSpans, tensor_spans
-from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, plan_of
+from hmd.tensors.move_plan import ANY, WHOLE, Move
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.trace import READ, WRITE, Bools, Floats, Ints
+from hmd.tensors.trace import Bools, Floats, Ints
+
+_SLACK: Final = 2.0
+"""A window is so many times as long as a move, where it has the kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyOptions:
+    """What a residency may be.
+
+    ``window`` is the number of kernels next to a use in which a tensor may move, 15 in AutoTM.
+    ``capacity`` and ``bandwidth`` are the shares of the fastest tier and of the links that the
+    model may use.
+    """
+
+    window: int = 15
+    capacity: float = 1.0
+    bandwidth: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveWindow:
+    """The kernels in which a move takes place, and the share of the tensor that each carries."""
+
+    kernels: Ints
+    shares: Floats
+
+
+def gap_windows(
+    problem: StepProblem, spans: TensorSpans, options: ResidencyOptions
+) -> tuple[tuple[MoveWindow, MoveWindow], ...]:
+    """Return the windows out of and back into the fastest tier of each gap."""
+    trace, system = problem.trace, problem.system
+    rates = [system.bandwidth(1, inwards=way) for way in (False, True)]
+    latency = system.latency_seconds(1)
+    windows = []
+    for row, length in enumerate(spans.gap_kernels(trace.kernels).tolist()):
+        before, after = int(spans.before[row]), int(spans.after[row])
+        size = float(trace.tensor_bytes[spans.tensor[before]])
+        start, end = (int(spans.last[before]) + 1) % trace.kernels, int(spans.first[after])
+        out_s, in_s = (latency + size / rate for rate in rates)
+        half = max(length // 2, 1)
+        leaving = _take(problem, (start, 1), min(half, options.window), _SLACK * out_s)
+        most = min(length - len(leaving), options.window)
+        coming = _take(problem, (end - 1, -1), most, _SLACK * in_s)[::-1]
+        windows.append((_window(problem, leaving), _window(problem, coming)))
+    return tuple(windows)
+
+
+def _take(problem: StepProblem, way: tuple[int, int], most: int, least_s: float) -> Ints:
+    """Return kernels along ``way``, a start and a step, until they take ``least_s``."""
+    kernels: list[int] = []
+    total = 0.0
+    while len(kernels) < most and (total < least_s or not kernels):
+        kernel = (way[0] + way[1] * len(kernels)) % problem.trace.kernels
+        kernels.append(kernel)
+        total += float(problem.trace.kernel_seconds[kernel])
+    return np.array(kernels, np.int64)
+
+
+def _window(problem: StepProblem, kernels: Ints) -> MoveWindow:
+    times = problem.trace.kernel_seconds[kernels] + 1e-12
+    return MoveWindow(kernels, times / times.sum())
 
 
 @dataclass
@@ -77,12 +133,11 @@ class ResidencyModel:
         self._fast = self._add_spans()
         self._stay, self._away = self._add_gaps()
         self._occupied = self._add_occupancy()
-        if not options.synchronous and not options.static:
-            self._add_bandwidth()
+        self._add_bandwidth()
 
     def solve(self, limit_s: float, relative_gap: float = 1e-3) -> Residency:
         """Return the best residency found; raises as :meth:`IntegerProgram.solve`."""
-        solution: ProgramSolution = self._program.solve(limit_s, relative_gap)
+        solution: ProgramSolution = self._program.solve_whole(limit_s, relative_gap)
         values, in_place = solution.values, self.problem.system.in_place
         spans, gaps = len(self.spans), len(self.spans.before)
         fast = values[self._fast] if in_place else np.ones(spans)
@@ -106,14 +161,7 @@ class ResidencyModel:
         price = self._use_price()
         per_span = np.add.reduceat(price, spans.start_use[:-1])
         self._constant += float(per_span.sum())
-        columns = self._program.add_columns(-per_span, 1.0, whole=True)
-        if self._options.static:
-            same = np.flatnonzero(spans.tensor[1:] == spans.tensor[:-1])
-            zero = np.zeros(len(same))
-            rows = self._program.add_rows(zero, zero)
-            self._program.add_entries(rows, columns[same], 1.0)
-            self._program.add_entries(rows, columns[same + 1], -1.0)
-        return columns
+        return self._program.add_whole_columns(-per_span, 1.0)
 
     def _use_price(self) -> Floats:
         """Return the time that each use takes longer from the second tier, (uses of spans,)."""
@@ -136,34 +184,20 @@ class ResidencyModel:
             # Moves cost a little even where links are idle: a plan has no idle moves.
             cost = np.repeat(self._size[spans.tensor[spans.before]], self._lower) * 1e-6
             upper = np.repeat(self._movable, self._lower).astype(np.float64)
-            away = program.add_columns(cost, upper, whole=True)
+            away = program.add_whole_columns(cost, upper)
             rows = program.add_rows(np.zeros(gaps), np.ones(gaps))
             program.add_entries(np.repeat(rows, self._lower), away, 1.0)
             return np.empty(0, np.int64), away
-        cost_out, cost_in = self._move_cost()
-        stay = program.add_columns(-(cost_out + cost_in), 1.0, whole=True)
-        # What leaves after a span, and what comes before one.
-        self._program.add_cost(self._fast[spans.before], cost_out)
-        self._program.add_cost(self._fast[spans.after], cost_in)
+        # What leaves after a span, and what comes before one, cost almost nothing.
+        cost = self._size[spans.tensor[spans.before]] * 1e-6
+        stay = program.add_whole_columns(-2 * cost, 1.0)
+        program.add_cost(self._fast[spans.before], cost)
+        program.add_cost(self._fast[spans.after], cost)
         for other in (spans.before, spans.after):
             rows = program.add_rows(np.where(self._movable, -np.inf, 0.0), np.zeros(gaps))
             program.add_entries(rows, stay, 1.0)
             program.add_entries(rows, self._fast[other], -1.0)
-        if self._options.static:
-            rows = program.add_rows(np.zeros(gaps), np.zeros(gaps))
-            program.add_entries(rows, stay, 1.0)
-            program.add_entries(rows, self._fast[spans.before], -1.0)
         return stay, np.empty(0, np.int64)
-
-    def _move_cost(self) -> tuple[Floats, Floats]:
-        """Return what moving out and in costs, (G,): time if synchronous, else almost nothing."""
-        system = self.problem.system
-        size = self._size[self.spans.tensor[self.spans.before]]
-        if not self._options.synchronous:
-            return size * 1e-6, size * 1e-6
-        latency = system.latency_seconds(1) * 1e3
-        out_ms = size * MIB * 1e3 / system.bandwidth(1, inwards=False)
-        return out_ms + latency, size * MIB * 1e3 / system.bandwidth(1, inwards=True) + latency
 
     # Rows
 
@@ -422,54 +456,3 @@ def _pieces(
         for kernel, count in zip(window.kernels.tolist(), counts.tolist(), strict=True)
         if count > 0
     ]
-
-
-def dense_placement(problem: StepProblem) -> MovePlan:
-    """Return the plan: places of birth, first fetches of persistent tensors, frees at death."""
-    trace, life = problem.trace, problem.life
-    fast = _fast_tensors(problem)
-    moves: list[Move] = []
-    for tensor in range(trace.tensors):
-        death, birth = int(life.death[tensor]), int(life.birth[tensor])
-        if 0 <= death < trace.kernels:
-            moves.append((death, tensor, ANY, problem.none, WHOLE))
-        if birth >= 0 and not fast[tensor]:
-            moves.append((birth, tensor, problem.none, 1, WHOLE))
-        elif birth < 0 and fast[tensor]:
-            moves.append((max(int(life.first[tensor]), 0), tensor, ANY, 0, WHOLE))
-    return plan_of(moves)
-
-
-def _fast_tensors(problem: StepProblem) -> Bools:
-    """Return which tensors are fast, (T,)."""
-    trace, life, system = problem.trace, problem.life, problem.system
-    page = system.granularity_bytes
-    size = -(-trace.tensor_bytes // page) * page
-    start = np.where(life.birth >= 0, life.birth, 0)
-    end = np.where(life.death >= 0, life.death, trace.kernels)
-    begins = np.concatenate([[0.0], np.cumsum(trace.kernel_seconds)])
-    cost = size * np.maximum(begins[end] - begins[start], 1e-9)
-    density = _saved_seconds(problem) / np.maximum(cost, 1e-9)
-    fast = np.zeros(trace.tensors, np.bool_)
-    free = np.full(trace.kernels, system.tiers[0].capacity, np.int64)
-    for tensor in np.argsort(-density, kind="stable").tolist():
-        if density[tensor] <= 0:
-            break
-        inside = slice(int(start[tensor]), int(end[tensor]))
-        if free[inside].min(initial=0 if inside.start >= inside.stop else free[0]) < size[tensor]:
-            continue
-        free[inside] -= size[tensor]
-        fast[tensor] = True
-    return fast
-
-
-def _saved_seconds(problem: StepProblem) -> Floats:
-    """Return what each tensor's kernels take less when it is in the fastest tier, (T,)."""
-    trace = problem.trace
-    near, far = problem.system.tiers[:2]
-    seconds = np.full(len(trace.use_tensor), far.access_us / 1e6)
-    used = trace.tensor_bytes[trace.use_tensor] / 1e9
-    for bit, here, there in ((READ, near.read, far.read), (WRITE, near.write, far.write)):
-        slower = 1 / (there or 1) - 1 / (here or 1)
-        seconds += np.where(trace.use_mode & bit, used * slower, 0.0)
-    return np.asarray(np.bincount(trace.use_tensor, seconds, trace.tensors), np.float64)
