@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.tensors.g10_traces import g10_folder
 from hmd.linux.mappings import query_from
 from hmd.linux.page_calls import PageIs, scan
-from hmd.tensors.trace import g10_folder
 from tests.fakes import kvm_guest
 
 

@@ -32,6 +32,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.documents.markdown import table
+from bench.tensors.g10_traces import load_g10
 from bench.tensors.publications import COMPARED, ProgramPlan, planner_entry
 from bench.tensors.training_shapes import RECORDED, recorded_step
 from hmd.base.units import GIB
@@ -43,7 +44,7 @@ from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import planner_named
 from hmd.tensors.prices import StepPrice, price_planner
 from hmd.tensors.simulator import simulate_step
-from hmd.tensors.trace import TensorTrace, g10_folder, read_trace
+from hmd.tensors.trace import TensorTrace
 
 _HERE: Final = Path(__file__).resolve().parents[2]
 OUT: Final = _HERE / "build/tensors.json"
@@ -75,11 +76,6 @@ HEAD: Final = "| trace | rules | tiers | planner | share of ideal | bound | plan
 Results = Mapping[str, Any]
 
 _IN_PLACE = ("lru-free", "autotm", "sentinel", "deeptm", "portfolio")
-
-
-def load(name: str) -> TensorTrace:
-    """Return one of G10's traces; raises TensorTraceError without the data."""
-    return read_trace(g10_folder() / f"{name}.npz")
 
 
 def measured(trace: TensorTrace, tiers: str, planners: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -118,7 +114,7 @@ def noise_rows(name: str, rules: PricingRules) -> Iterator[dict[str, Any]]:
     """Yield the loss of a plan that does not know the noise of the kernels' times."""
     if all(case({"trace": name, "rules": rules.name, "noise": noise}) in KEPT for noise in NOISES):
         return
-    trace, system = load(name), load_system("g10")
+    trace, system = load_g10(name), load_system("g10")
     plan = planner_named("portfolio").plan(StepProblem(trace, system, rules))
     quiet = trace.ideal_seconds / simulate_step(trace, system, rules, plan).seconds
     for noise in NOISES:
@@ -127,7 +123,7 @@ def noise_rows(name: str, rules: PricingRules) -> Iterator[dict[str, Any]]:
             factor = np.random.default_rng(seed).uniform(1 - noise, 1 + noise, trace.kernels)
             ticks = np.rint(trace.kernel_ticks * factor).astype(np.int64)
             noisy = replace(trace, kernel_ticks=ticks)
-            found = simulate_step(noisy, system, rules, plan, checked=False)
+            found = simulate_step(noisy, system, rules, plan)
             losses.append((quiet - noisy.ideal_seconds / found.seconds) * 100)
         row = {
             "trace": name,
@@ -232,21 +228,21 @@ def rows_of(part: str, name: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a part for one trace."""
     compared = ("g10", *loosened(name), "portfolio")
     if part == "traces":
-        yield from measured(load(name), "g10", ("lru-free", *compared))
+        yield from measured(load_g10(name), "g10", ("lru-free", *compared))
     elif part == "host":
         for size in HOST_GIB:
-            yield from measured(load(name), f"host {size} GiB", compared)
+            yield from measured(load_g10(name), f"host {size} GiB", compared)
     else:
         for rate in FLASH_GBPS:
-            yield from measured(load(name), f"flash {rate:g} GB/s", ("g10", "portfolio"))
+            yield from measured(load_g10(name), f"flash {rate:g} GB/s", ("g10", "portfolio"))
 
 
 def case_of(name: str, tiers: str) -> tuple[TensorTrace, MemorySystem]:
     """Return the trace and the memory system that rows name so; DRAM has a share of the peak."""
     if not tiers.startswith("dram-pm"):
-        return load(name), system_of(tiers)
+        return load_g10(name), system_of(tiers)
     system = load_system("dram-pm")
-    trace = recorded_step(name, system) if name in RECORDED else load(name)
+    trace = recorded_step(name, system) if name in RECORDED else load_g10(name)
     share = float(tiers.split()[-1].rstrip("%")) / 100
     page = system.granularity_bytes
     room = int(vitality(trace).peak_bytes * share) // page * page

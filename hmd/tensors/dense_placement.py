@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, plan_of
+from hmd.tensors.move_plan import ANY, WHOLE, MovePlan, free_moves, plan_of
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.trace import READ, WRITE, Bools, Floats
 
@@ -18,11 +18,9 @@ def dense_placement(problem: StepProblem) -> MovePlan:
     """Return the plan: places of birth, first fetches of persistent tensors, frees at death."""
     trace, life = problem.trace, problem.life
     fast = _fast_tensors(problem)
-    moves: list[Move] = []
+    moves = free_moves(life, problem.none)
     for tensor in range(trace.tensors):
-        death, birth = int(life.death[tensor]), int(life.birth[tensor])
-        if 0 <= death < trace.kernels:
-            moves.append((death, tensor, ANY, problem.none, WHOLE))
+        birth = int(life.birth[tensor])
         if birth >= 0 and not fast[tensor]:
             moves.append((birth, tensor, problem.none, 1, WHOLE))
         elif birth < 0 and fast[tensor]:

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Vitality of tensors: birth, death, inactive periods, footprint and reuse distances.
+"""Lives of tensors: birth, death, inactive periods, reuse distances, and spans of use.
 
 Definitions of G10 (arXiv:2310.09443, section 3). A tensor is born by the first kernel that uses it
 and dies after the last kernel that reads it; one that no kernel reads dies after the kernel that
 writes it. Persistent tensors neither are born nor die (-1), and their inactive periods include the
 one from the last use of a step to the first use of the next.
 
-Spans of use: runs of uses of one tensor, so close together that it does not move in between.
-
-A planner decides where a tensor is during each span, and whether it leaves the fastest tier in the
-gap to the next one. The gap after the last span of a persistent tensor leads to the next step.
+Spans are runs of uses of one tensor, so close together that it does not move in between. The gap
+after the last span of a persistent tensor leads to the next step.
 """
 
 from __future__ import annotations
@@ -169,9 +167,7 @@ class TensorSpans:
 
 def tensor_spans(trace: TensorTrace, life: Vitality, least_gap: int = 2) -> TensorSpans:
     """Return the spans of a trace; a gap has at least ``least_gap`` kernels."""
-    order = np.lexsort((trace.use_kernel, trace.use_tensor))
-    tensor, kernel = trace.use_tensor[order], trace.use_kernel[order]
-    mode = trace.use_mode[order]
+    tensor, kernel, mode = _uses_by_tensor(trace)
     # A kernel that runs after the death of a tensor finds nothing to keep.
     alive = (life.death[tensor] < 0) | (kernel < life.death[tensor])
     tensor, kernel, mode = tensor[alive], kernel[alive], mode[alive]

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Plans: the moves of a step, and their JSON.
+"""Plans: the moves of a step, their JSON (docs: plans), and their checks.
 
 A move belongs to a kernel and acts when the kernel begins, on the pages of one tensor that are at
-rest. JSON: ``{"moves": [[kernel, tensor, from, to], ...]}`` with the names of tiers, ``none`` for
-"not allocated" and ``any`` for "wherever it is"; a fifth element limits the move to so many bytes.
-
-Checks of a plan before it is priced: that it names what exists, loses no data, fits the tiers.
-
-Times do not matter here. What comes in pushes out other pages where the fastest tier is full, so
-that tier is checked for what one kernel needs at once; a lower tier must have room for the
+rest. A plan is checked before it is priced: that it names what exists, loses no data, fits the
+tiers. Times do not matter for that. What comes in pushes out other pages where the fastest tier is
+full, so that tier is checked for what one kernel needs at once; a lower tier must have room for the
 evictions that the plan sends there.
 """
 
@@ -61,6 +57,16 @@ def plan_of(moves: Iterable[Move]) -> MovePlan:
     rows = np.array(sorted(moves, key=lambda move: move[0]), np.int64).reshape(-1, 5)
     kernel, tensor, source, target, size = rows.T.copy()
     return MovePlan(kernel, tensor, source, target, size)
+
+
+def free_moves(life: Vitality, none: int) -> list[Move]:
+    """Return the moves that free each tensor that dies before the last kernel ends."""
+    kernels = len(life.live_bytes)
+    return [
+        (death, tensor, ANY, none, WHOLE)
+        for tensor, death in enumerate(life.death.tolist())
+        if 0 <= death < kernels
+    ]
 
 
 def plan_document(plan: MovePlan, names: tuple[str, ...]) -> dict[str, Any]:

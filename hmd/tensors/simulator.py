@@ -72,18 +72,15 @@ def simulate_step(
     plan: MovePlan,
     *,
     steps: int = 2,
-    checked: bool = True,
     limit_seconds: float = np.inf,
 ) -> StepResult:
     """Price a plan; raises MovePlanError for one that cannot be carried out.
 
-    ``checked`` is False where the caller has checked the plan, as for other kernel times. With
-    ``limit_seconds``, a plan that no step carries out in less raises SlowPlanError, and its last
-    step is simulated no further than to there.
+    With ``limit_seconds``, a plan that no step carries out in less raises SlowPlanError, and its
+    last step is simulated no further than to there.
     """
     life = vitality(trace)
-    if checked:
-        check_plan(trace, life, system, rules, plan)
+    check_plan(trace, life, system, rules, plan)
     given = _input(trace, life, system, rules, plan)
     state = _state(trace, system, given)
     times = [0]

@@ -25,7 +25,7 @@ from hmd.base.units import MIB
 from hmd.tensors.lifetimes import Vitality, tensor_spans
 from hmd.tensors.linear_program import LinearProgram
 from hmd.tensors.memory_system import MemorySystem
-from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, plan_of
+from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, free_moves, plan_of
 from hmd.tensors.trace import Floats, Ints, TensorTrace
 
 _MOVED: Final = 1e-4
@@ -101,12 +101,8 @@ class SplitProgram:
         begin = self._kernel[self._before]
         end = self._kernel[self._after]
         length = self._ahead(begin, end + np.where(end <= begin, self._kernels, 0)) - begin
-        tensor, none = self._spans.tensor, len(self._system.tiers)
-        moves: list[Move] = [
-            (death, each, ANY, none, WHOLE)
-            for each, death in enumerate(self._life.death.tolist())
-            if 0 <= death < self._kernels
-        ]
+        tensor = self._spans.tensor
+        moves = free_moves(self._life, len(self._system.tiers))
         # What leaves waits for its link in order; where nothing stays, what came late leaves too.
         out = np.rint(np.maximum(fast[self._before] - stays, 0) * pages[self._before])
         gone = stays < 1 - _WHOLE

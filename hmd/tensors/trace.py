@@ -1,24 +1,14 @@
 # SPDX-License-Identifier: MIT
 """A tensor trace: the kernels of one training step, their tensors and uses, as columns.
 
-The file format is in :mod:`hmd.tensors.trace`. A row of tensors is one storage: views
-and in-place results are uses of the storage that they share.
-
-Files of tensor traces: numpy archives with one array per column (docs: tensor trace format).
-
-``read_trace`` also reads the archives of G10's traces (:mod:`hmd.tensors.trace`).
-
-Import of the kernel traces that come with G10 (MICRO 2023, arXiv:2310.09443).
-
-Each archive has the columns of one iteration and a table of inactive periods; the format is
-described next to the data. Times become cycles at 1.2 GHz, as in the publication.
+A row of tensors is one storage: views and in-place results are uses of the storage that they share.
+A file is a numpy archive with one array per column (docs: tensor trace format).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
@@ -189,97 +179,29 @@ def _problem(trace: TensorTrace) -> str:
     return ""
 
 
-CYCLES_PER_SECOND: Final = 1_200_000_000
-DATA_VARIABLE: Final = "HMD_G10_DATA"
-"""Environment variable with the folder of the archives."""
-
-
-def g10_folder() -> Path:
-    """Return the folder of the archives: ``HMD_G10_DATA``, or ``../shared/data/g10``.
-
-    The default is relative to the checkout.
-    """
-    default = Path(__file__).resolve().parents[3] / "shared/data/g10"
-    return Path(os.environ.get(DATA_VARIABLE) or default)
-
-
-def is_g10(arrays: Mapping[str, Any]) -> bool:
-    """Return whether an archive has G10's columns."""
-    return "t_11_ms" in arrays and "interval_looped" in arrays
-
-
-def import_g10(arrays: Mapping[str, Any], name: str) -> TensorTrace:
-    """Return the trace in the arrays of an archive; raises KeyError for a missing column."""
-    weight = arrays["tensor_weight"].astype(np.bool_)
-    kind = np.where(weight, int(TensorKind.WEIGHT), int(TensorKind.ACTIVATION)).astype(np.int64)
-    workspace = arrays["workspace_tensor"]
-    kind[workspace[workspace >= 0]] = TensorKind.WORKSPACE
-    per_ms = CYCLES_PER_SECOND / 1000
-    t_10 = np.maximum((arrays["t_10_ms"] * per_ms).astype(np.int64), arrays["cycles"])
-    t_00 = np.maximum((arrays["t_00_ms"] * per_ms).astype(np.int64), t_10)
-    return TensorTrace(
-        name=name,
-        source="G10, platformxlab/G10",
-        ticks_per_second=CYCLES_PER_SECOND,
-        kernel_names=tuple(str(op) for op in arrays["op_names"]),
-        kernel_name=arrays["kernel_op"].astype(np.int64),
-        kernel_ticks=arrays["cycles"].astype(np.int64),
-        fault_ticks=np.stack([t_10, t_00]),
-        tensor_bytes=arrays["tensor_bytes"].astype(np.int64),
-        tensor_kind=kind,
-        tensor_storage=np.arange(len(kind)),
-        tensor_persistent=weight,
-        use_start=arrays["use_start"].astype(np.int64),
-        use_tensor=arrays["use_tensor"].astype(np.int64),
-        use_mode=arrays["use_mode"].astype(np.int64),
-    )
-
-
 FORMAT: Final = 1
 """Version of the format, in the array ``tensor_trace_format``."""
-
-_INTEGERS: Final = (
-    "kernel_name",
-    "kernel_ticks",
-    "fault_ticks",
-    "tensor_bytes",
-    "tensor_kind",
-    "tensor_storage",
-    "use_start",
-    "use_tensor",
-    "use_mode",
-)
 
 
 def write_trace(trace: TensorTrace, path: Path) -> None:
     """Write a trace as a compressed archive; raises OSError where it cannot be written."""
-    columns: dict[str, Any] = {name: getattr(trace, name) for name in _INTEGERS}
+    columns = {each.name: np.asarray(getattr(trace, each.name)) for each in fields(trace)}
+    for name in ("kernel_names", "tensor_names", "module_names"):
+        columns[name] = columns[name].astype(np.str_)  # empty ones, too
     with path.open("wb") as file:
         np.savez_compressed(
-            file,
-            tensor_trace_format=np.int64(FORMAT),
-            name=np.str_(trace.name),
-            source=np.str_(trace.source),
-            ticks_per_second=np.int64(trace.ticks_per_second),
-            kernel_names=np.array(trace.kernel_names, dtype=np.str_),
-            device=np.str_(trace.device),
-            tensor_names=np.array(trace.tensor_names, dtype=np.str_),
-            module_names=np.array(trace.module_names, dtype=np.str_),
-            kernel_module=trace.kernel_module,
-            kernel_work=trace.kernel_work,
-            tensor_persistent=trace.tensor_persistent,
-            **columns,
+            file, allow_pickle=False, tensor_trace_format=np.int64(FORMAT), **columns
         )
 
 
 def read_trace(path: Path) -> TensorTrace:
-    """Return the trace in a file of this format, or of G10's traces; raises TensorTraceError."""
+    """Return the trace in a file; raises TensorTraceError for one that holds none."""
     try:
         arrays = read_arrays(path)
     except DAMAGED as error:
         raise TensorTraceError(f"{path}: cannot be read: {reason_of(error)}") from None
     try:
-        return import_g10(arrays, path.stem) if is_g10(arrays) else _trace(arrays)
+        return _trace(arrays)
     except KeyError as error:
         raise TensorTraceError(f"{path}: has no column {error.args[0]}") from None
     except TensorTraceError as error:
@@ -292,35 +214,31 @@ def _trace(arrays: Mapping[str, Any]) -> TensorTrace:
     version = int(_integers(arrays, "tensor_trace_format"))
     if version != FORMAT:
         raise TensorTraceError(f"format {version}; this hmd reads format {FORMAT}")
-    columns: dict[str, Any] = {name: _integers(arrays, name) for name in _INTEGERS}
-    return TensorTrace(
-        name=str(arrays["name"]),
-        source=str(arrays["source"]),
-        ticks_per_second=int(_integers(arrays, "ticks_per_second")),
-        kernel_names=tuple(str(name) for name in arrays["kernel_names"]),
-        tensor_persistent=arrays["tensor_persistent"].astype(np.bool_),
-        **columns,
-        **_known(arrays),
+    optional = (
+        each.default is not MISSING or each.default_factory is not MISSING
+        for each in fields(TensorTrace)
     )
+    columns: dict[str, Any] = {
+        each.name: _READERS[str(each.type)](arrays, each.name)
+        for each, may_lack in zip(fields(TensorTrace), optional, strict=True)
+        if each.name in arrays or not may_lack
+    }
+    return TensorTrace(**columns)
 
 
-def _known(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of recorded steps that an archive has: names, device, work."""
-    found: dict[str, Any] = {}
-    for name in ("tensor_names", "module_names"):
-        if name in arrays:
-            found[name] = tuple(str(each) for each in arrays[name])
-    if "device" in arrays:
-        found["device"] = str(arrays["device"])
-    for name in ("kernel_module", "kernel_work"):
-        if name in arrays:
-            found[name] = _integers(arrays, name)
-    return found
-
-
-def _integers(arrays: Mapping[str, Any], name: str) -> npt.NDArray[np.int64]:
+def _integers(arrays: Mapping[str, Any], name: str) -> Ints:
     """Return an array of whole numbers; raises TensorTraceError for any other."""
     array = arrays[name]
     if array.dtype.kind not in "iu":
         raise TensorTraceError(f"column {name} has no whole numbers, but {array.dtype}")
     return np.asarray(array.astype(np.int64))
+
+
+_READERS: Final[dict[str, Callable[[Mapping[str, Any], str], Any]]] = {
+    "str": lambda arrays, name: str(arrays[name]),
+    "int": lambda arrays, name: int(_integers(arrays, name)),
+    "tuple[str, ...]": lambda arrays, name: tuple(str(each) for each in arrays[name]),
+    "Ints": _integers,
+    "Bools": lambda arrays, name: arrays[name].astype(np.bool_),
+}
+"""What reads a column, by the type of its field."""

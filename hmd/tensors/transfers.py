@@ -1,28 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""What to evict, and where to: a linear program of the bytes that links carry kernel by kernel.
+"""When evicted parts of tensors leave, where to, and when they return; the step repeats.
 
-The bytes of all tensors together flow: what is away per tier follows from what leaves and returns
-per kernel, and no more leaves than gaps have opened, no less returns than gaps close. Kernels wait
-where links need longer; the program minimises the waits. Which tensor a byte belongs to is decided
-per gap, not per kernel, so that the program grows with kernels plus gaps, and parts of tensors
-leave. Sizes are in MiB, times in milliseconds. Slot k is the time between the starts of kernels k
-and k + 1; the last one is followed by the first.
+Two ways lead to a plan. ``TransferDraft`` takes Belady's choice of what leaves and books links and
+room kernel by kernel, with the lengths that kernels are expected to have, stalls included:
+departures at once and in order, returns as early as there is room, those that are used first
+choosing first, in pieces. ``schedule_transfers`` solves a linear program of the bytes that links
+carry in each slot, which minimises the kernels' waits, and assigns the bytes to tensors: what
+leaves first is what may leave first; what returns first is what is used first, of what has left.
 
-A plan that evicts chosen parts of tensors: when they leave, where to, and when they return.
-
-Links are booked kernel by kernel with the lengths that kernels are expected to have, stalls
-included: departures at once and in order, returns as early as there is room, those that are used
-first choosing first, in pieces (:mod:`hmd.tensors.transfers`).
-
-Pieces of tensors for the bytes that a transfer program moves per kernel.
-
-What leaves first is what may leave first; what returns first is what is used first, of what has
-left. The step repeats: it is walked twice, and what leaves in the second walk is kept.
-
-When evicted parts leave and return: bookings of the links and of the room, kernel by kernel.
-
-Slots are kernels; the step repeats, so slots wrap. Evictions fill the free bytes of their links
-forward from the first slot in which they may leave. Fetches go as early as there is room.
+In the program the bytes of all tensors together flow: what is away per tier follows from what
+leaves and returns, and no more leaves than gaps have opened, no less returns than gaps close. Which
+tensor a byte belongs to is decided per gap, so that the program grows with kernels plus gaps. Its
+sizes are in MiB, its times in milliseconds. Slot k is the time between the starts of kernels k and
+k + 1; the last one is followed by the first.
 """
 
 from __future__ import annotations

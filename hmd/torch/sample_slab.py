@@ -49,10 +49,6 @@ class SampleSlab:
         """Bytes of memory for samples, without 16 bytes per sample for the index."""
         return len(self._memory) - self._index_bytes
 
-    def addresses(self) -> Ints:
-        """Return where each slot's sample begins in this process, until samples are replaced."""
-        return self.offsets + int(np.frombuffer(self._memory, np.uint8).ctypes.data)
-
     def __len__(self) -> int:
         return self._count
 

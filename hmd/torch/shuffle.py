@@ -21,7 +21,6 @@ from datetime import timedelta
 from hashlib import blake2b
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -384,16 +383,6 @@ class PartialExchange:
         """
         is_over = self._position >= self._end
         return self._state(self.epoch + is_over, 0 if is_over else self._position)
-
-    def next_uses(self) -> Iterator[tuple[int, int, int | None]]:
-        """Yield address and bytes of each sample here, and how many samples are used before it.
-
-        None for one that this epoch does not use again. Addresses hold until the epoch ends.
-        """
-        uses = dict(zip(self.slots().tolist(), count(), strict=False))
-        addresses, lengths = self._slab.addresses().tolist(), self._slab.lengths.tolist()
-        for slot, (address, length) in enumerate(zip(addresses, lengths, strict=True)):
-            yield address, length, uses.get(slot)
 
     def _state(self, epoch: int, position: int) -> dict[str, int]:
         shards, order = self._order.shards, self._order.digest()

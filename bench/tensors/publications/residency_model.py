@@ -21,7 +21,7 @@ import numpy as np
 from bench.tensors.publications.integer_program import IntegerProgram, ProgramSolution
 from hmd.base.units import MIB
 from hmd.tensors.lifetimes import TensorSpans, tensor_spans
-from hmd.tensors.move_plan import ANY, WHOLE, Move
+from hmd.tensors.move_plan import ANY, WHOLE, Move, free_moves
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.trace import Bools, Floats, Ints
 
@@ -369,14 +369,9 @@ def _late(window: MoveWindow, edge: int) -> list[tuple[int, float]]:
 
 def residency_moves(residency: Residency, problem: StepProblem) -> list[Move]:
     """Return the moves that carry a residency out, frees of dead tensors included."""
-    trace, system, life = problem.trace, problem.system, problem.life
+    trace, system = problem.trace, problem.system
     spans = residency.spans
-    none = problem.none
-    moves: list[Move] = [
-        (death, tensor, ANY, none, WHOLE)
-        for tensor, death in enumerate(life.death.tolist())
-        if 0 <= death < trace.kernels
-    ]
+    moves = free_moves(problem.life, problem.none)
     for gap, (out, back) in enumerate(residency.windows):
         before, after = int(spans.before[gap]), int(spans.after[gap])
         tensor = int(spans.tensor[before])

@@ -152,12 +152,7 @@ class DispatchRecorder(TorchDispatchMode):
             return func(*args, **kwargs)
         given = list(self._argument_uses(func, args, kwargs))
         result, elapsed = self.timed(func, args, kwargs)
-        moved = sum(
-            each.numel() * each.element_size() for each in tensors_in((args, kwargs, result))
-        )
-        count = flop_registry.get(func.overloadpacket)
-        operations = int(count(*args, **kwargs, out_val=result)) if count else 0
-        self._add(func, given, result, elapsed, (operations, moved))
+        self._add(func, given, result, elapsed, work_of(func, args, kwargs, result))
         return result
 
     def timed(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, int]:
@@ -234,6 +229,14 @@ class DispatchRecorder(TorchDispatchMode):
         return StepPhase.FORWARD
 
 
+def work_of(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> tuple[int, int]:
+    """Return the floating-point operations of an operator, and the bytes of its operands."""
+    count = flop_registry.get(func.overloadpacket)
+    operations = int(count(*args, **kwargs, out_val=result)) if count else 0
+    size = sum(each.numel() * each.element_size() for each in tensors_in((args, kwargs, result)))
+    return operations, size
+
+
 def _synchronize() -> None:
     """Wait for the accelerator, if there is one, so that times are those of kernels."""
     if torch.accelerator.is_available():
@@ -283,9 +286,4 @@ class RooflineRecorder(DispatchRecorder):
     def timed(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, int]:
         """Return an operator's result and its modelled time in nanoseconds."""
         result = func(*args, **kwargs)
-        size = sum(
-            each.numel() * each.element_size() for each in tensors_in((args, kwargs, result))
-        )
-        count = flop_registry.get(func.overloadpacket)
-        operations = count(*args, **kwargs, out_val=result) if count else 0
-        return result, self._roofline.nanoseconds(operations, size)
+        return result, self._roofline.nanoseconds(*work_of(func, args, kwargs, result))

@@ -6,7 +6,7 @@ The planner ``lru-free``: as ``lru``, but tensors are freed when they die.
 
 from __future__ import annotations
 
-from hmd.tensors.move_plan import ANY, WHOLE, MovePlan, plan_of
+from hmd.tensors.move_plan import MovePlan, free_moves, plan_of
 from hmd.tensors.planner import StepProblem
 
 
@@ -18,8 +18,4 @@ def plan_lru(problem: StepProblem) -> MovePlan:
 
 def plan_lru_free(problem: StepProblem) -> MovePlan:
     """Return a free for each tensor that dies before the last kernel ends."""
-    none, kernels = problem.none, problem.trace.kernels
-    deaths = enumerate(problem.life.death.tolist())
-    return plan_of(
-        (death, tensor, ANY, none, WHOLE) for tensor, death in deaths if 0 <= death < kernels
-    )
+    return plan_of(free_moves(problem.life, problem.none))

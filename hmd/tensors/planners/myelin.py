@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, plan_of
+from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, free_moves, plan_of
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.trace import Ints, TensorKind
 
@@ -29,7 +29,7 @@ _AHEAD: Final = 2.0
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the moves of the bucket size that the simulator prices lowest."""
     best: tuple[float, MovePlan] | None = None
-    frees = list(_frees(problem))
+    frees = free_moves(problem.life, problem.none)
     problems: list[MovePlanError] = []
     for size in BUCKETS_BYTES:
         plan = plan_of([*frees, *_stream(problem, size)])
@@ -43,13 +43,6 @@ def plan_step(problem: StepProblem) -> MovePlan:
     if best is None:
         raise problems[-1]
     return best[1]
-
-
-def _frees(problem: StepProblem) -> Iterator[Move]:
-    """Yield the moves that free dead tensors."""
-    for tensor, death in enumerate(problem.life.death.tolist()):
-        if 0 <= death < problem.trace.kernels:
-            yield death, tensor, ANY, problem.none, WHOLE
 
 
 def optimizer_buckets(problem: StepProblem, size: int) -> list[Ints]:

@@ -23,10 +23,9 @@ too long for these, each tensor has one place instead (``dense_placement``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -92,46 +91,22 @@ _ENOUGH_IN_PLACE: Final = 1.00001
 """The same where kernels compute in place."""
 
 
-@dataclass
-class FastestPlan:
-    """The price of the best plan so far: others are simulated no further than to there.
-
-    ``spent`` is the time since the search began, ``solved_s`` what solvers took for the last plan.
-    """
-
-    spent: PlanningTime
-    seconds: float = np.inf
-    solved_s: float = 0.0
-
-    @property
-    def left_s(self) -> float:
-        """CPU time that the search still has, in seconds."""
-        return BUDGET_S - self.spent.elapsed()
-
-    @contextmanager
-    def solving(self) -> Iterator[float]:
-        """Count a block as a solver's; gives the CPU time that it may take."""
-        begin = self.spent.elapsed()
-        try:
-            yield self.left_s
-        finally:
-            self.solved_s += self.spent.elapsed() - begin
-
-
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest of the plans tried."""
     best = plan_of([])
+    in_place = problem.system.in_place
     with planning_time() as spent:
-        fastest = FastestPlan(spent)
-        coarse = _in_coarse_pages(problem)
-        share = _ENOUGH_IN_PLACE if problem.system.in_place else _ENOUGH
         # Where kernels compute in place, the bound is a program that takes as long as a plan.
-        ideal = problem.trace.ideal_seconds
-        enough = share * (ideal if problem.system.in_place else problem.bound_seconds)
-        for plan, seconds in _candidates(coarse, fastest):
-            if seconds < fastest.seconds:
-                best, fastest.seconds = plan, seconds
-            if fastest.seconds <= enough or fastest.left_s <= 0:
+        enough = (
+            _ENOUGH_IN_PLACE * problem.trace.ideal_seconds
+            if in_place
+            else _ENOUGH * problem.bound_seconds
+        )
+        search = _Search(_in_coarse_pages(problem), spent)
+        for plan, seconds in search.candidates():
+            if seconds < search.fastest_s:
+                best, search.fastest_s = plan, seconds
+            if search.fastest_s <= enough:
                 break
     return best
 
@@ -145,174 +120,145 @@ def _in_coarse_pages(problem: StepProblem) -> StepProblem:
     return replace(problem, system=system)
 
 
-def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
-    """Yield plans with their prices: first one of each kind, then those with other margins."""
-    if problem.system.in_place:
-        yield from _in_place(problem, fastest)
-        return
-    trace, tiers = problem.trace, len(problem.system.tiers)
-    variants = _g10_variants(problem)
-    drafts = _drafts(problem, 0.99, aware=False)
-    kinds: list[Callable[[], PricedPlans]] = [
+class _Search:
+    """The candidates for one problem; ``fastest_s`` is the price of the best so far, in seconds."""
+
+    def __init__(self, problem: StepProblem, spent: PlanningTime) -> None:
+        self.fastest_s = np.inf
+        self._problem, self._trace, self._spent = problem, problem.trace, spent
+        self._solved_s = 0.0
+
+    def candidates(self) -> PricedPlans:
+        """Yield plans with their prices, as long as another one probably fits the budget."""
+        kinds = self._kinds_in_place() if self._problem.system.in_place else self._kinds()
+        longest, since = _PROGRAM_S, self._spent.elapsed()
+        for plans in kinds:
+            while longest <= self._left_s():
+                found = next(plans, None)
+                now = self._spent.elapsed()
+                # Solvers stop at the budget, whatever their programs took before.
+                longest = max(longest, now - since - self._solved_s)
+                self._solved_s, since = 0.0, now
+                if found is None:
+                    break
+                yield found
+
+    def _kinds(self) -> list[PricedPlans]:
+        """Return kinds of plans: first one plan of each, then those with other margins."""
+        trace, tiers = self._trace, len(self._problem.system.tiers)
+        variants, drafts = self._g10_variants(), self._drafts(0.99, aware=False)
         # Where dead tensors are dropped, lru frees them as lru-free does.
-        lambda: _of_others(problem, fastest, *("lru-free", "lru")[: 2 - problem.rules.drop_dead]),
-        lambda: islice(drafts, 1),
-    ]
-    if (trace.tensor_persistent & (trace.tensor_kind == TensorKind.OPTIMIZER)).any():
-        kinds.append(lambda: _of_others(problem, fastest, "myelin"))
-    if tiers > 2:
-        kinds.append(lambda: _of_others(problem, fastest, "g10"))
-        kinds.append(lambda: islice(variants, 1))
-    programs: list[Callable[[], PricedPlans]] = []
-    if 7 * (tiers - 1) * trace.kernels + len(trace.use_tensor) <= _PROGRAM_ROWS:
-        is_long = trace.kernels > _VERTEX_KERNELS
-        programs = [
-            partial(_programs, problem, fastest, shares, interior=is_long)
-            for shares in _PROGRAM_SHARES
-        ]
-        programs += [
-            partial(_programs, problem, fastest, shares, interior=True)
-            for shares in (() if is_long else _INTERIOR_SHARES)
-        ]
-    kinds += [lambda: drafts, partial(_drafts, problem, 0.95, aware=False), *programs[:1]]
-    if tiers > 2:
-        kinds.append(lambda: variants)
-    kinds += [partial(_drafts, problem, margin, aware=aware) for aware, margin in _DRAFTS]
-    kinds += [lambda: _of_others(problem, fastest, "sentinel"), *programs[1:]]
-    yield from _while_time_is_left(kinds, fastest)
+        kinds = [self._others("lru-free", *(() if self._problem.rules.drop_dead else ("lru",)))]
+        kinds.append(islice(drafts, 1))
+        if (trace.tensor_persistent & (trace.tensor_kind == TensorKind.OPTIMIZER)).any():
+            kinds.append(self._others("myelin"))
+        if tiers > 2:
+            kinds += [self._others("g10"), islice(variants, 1)]
+        programs: list[PricedPlans] = []
+        if 7 * (tiers - 1) * trace.kernels + len(trace.use_tensor) <= _PROGRAM_ROWS:
+            is_long = trace.kernels > _VERTEX_KERNELS
+            programs = [self._programs(shares, interior=is_long) for shares in _PROGRAM_SHARES]
+            if not is_long:
+                programs += [self._programs(shares, interior=True) for shares in _INTERIOR_SHARES]
+        kinds += [drafts, self._drafts(0.95, aware=False), *programs[:1]]
+        if tiers > 2:
+            kinds.append(variants)
+        kinds += [self._drafts(margin, aware=aware) for aware, margin in _DRAFTS]
+        return [*kinds, self._others("sentinel"), *programs[1:]]
 
+    def _kinds_in_place(self) -> list[PricedPlans]:
+        """Return kinds of plans where kernels compute in place: none is always best."""
+        kinds = [
+            iter([self._priced(dense_placement(self._problem))]),
+            self._others("lru-free", "lru"),
+        ]
+        if 5 * self._trace.kernels + 4 * len(self._trace.use_tensor) <= _PROGRAM_ROWS:
+            first, second, *rest = (self._split(*shares) for shares in _SPLIT_SHARES)
+            kinds += [first, second, self._others("sentinel"), *rest]
+        return kinds
 
-def _while_time_is_left(
-    kinds: list[Callable[[], PricedPlans]], fastest: FastestPlan
-) -> PricedPlans:
-    """Yield the plans of each kind, as long as another one probably fits the budget."""
-    longest, since = _PROGRAM_S, fastest.spent.elapsed()
-    for kind in kinds:
-        plans = kind()
-        while longest <= fastest.left_s:
-            found = next(plans, None)
-            now = fastest.spent.elapsed()
-            # Solvers stop at the budget, whatever their programs took before.
-            longest = max(longest, now - since - fastest.solved_s)
-            fastest.solved_s, since = 0.0, now
-            if found is None:
+    def _priced(self, plan: MovePlan) -> tuple[MovePlan, float]:
+        """Return a plan with its price, infinite where it cannot be carried out or is no faster."""
+        with suppress(MovePlanError):
+            return plan, self._problem.price(plan, limit_seconds=self.fastest_s).seconds
+        return plan, np.inf
+
+    def _left_s(self) -> float:
+        """Return the CPU time that the search still has, in seconds."""
+        return BUDGET_S - self._spent.elapsed()
+
+    @contextmanager
+    def _solving(self) -> Iterator[float]:
+        """Count a block as a solver's; gives the CPU time that it may take."""
+        begin = self._spent.elapsed()
+        try:
+            yield self._left_s()
+        finally:
+            self._solved_s += self._spent.elapsed() - begin
+
+    def _others(self, *names: str) -> PricedPlans:
+        """Yield the plans of other planners."""
+        for name in names:
+            with suppress(MovePlanError):
+                yield self._priced(planner_named(name).plan(self._problem))
+
+    def _programs(self, shares: tuple[float, float, float], *, interior: bool) -> PricedPlans:
+        """Yield plans of a linear program's schedule: as it is, and with its parts booked again."""
+        problem = self._problem
+        try:
+            with self._solving() as limit_s:
+                schedule = schedule_transfers(problem, shares, limit_s, interior=interior)
+        except (MissingError, ArithmeticError):
+            return
+        uses = step_uses(problem.trace, problem.life)
+        draft = TransferDraft(problem, uses, schedule.seconds, shares[0], aware=False)
+        yield self._priced(draft.scheduled(schedule.parts, schedule.to_last, schedule.fetched))
+        yield self._priced(draft.booked(schedule.parts, schedule.to_last))
+
+    def _g10_variants(self) -> PricedPlans:
+        """Yield G10's plans that book more of the links, then that fill less of the fastest tier.
+
+        Fetches of these move earlier only where all of them have room.
+        """
+        best, target, links = np.inf, g10.TARGET, g10.LINKS
+        steps = [(0.0, _STEP)] * 6 + [(-0.02, 1.0), (-0.03, 1.0)]
+        improves = True
+        for less, more in steps:
+            if not improves and more > 1:
+                continue
+            tried = (target + less, links * more)
+            plan, seconds = g10.G10Planner(self._problem, *tried, exact=True).plan(), np.inf
+            with suppress(MovePlanError):
+                seconds = self._problem.price(plan).seconds
+            yield plan, seconds
+            improves = seconds < best
+            if improves:
+                best, (target, links) = seconds, tried
+
+    def _drafts(self, margin: float, *, aware: bool) -> PricedPlans:
+        """Yield plans of booked parts; each is planned again with its stalled times."""
+        problem, trace = self._problem, self._trace
+        uses = step_uses(trace, problem.life)
+        seconds, previous = trace.kernel_seconds, np.inf
+        for _ in range(_ROUNDS):
+            plan = TransferDraft(problem, uses, seconds, margin, aware).plan()
+            try:
+                result = problem.price(plan)
+            except MovePlanError:
                 break
-            yield found
+            yield plan, result.seconds
+            if result.seconds > previous * 0.999:
+                break
+            previous = result.seconds
+            lengths = np.diff(np.append(result.begin, result.end[-1]))
+            seconds = np.maximum(lengths / trace.ticks_per_second, 1e-9)
 
-
-def _of_others(problem: StepProblem, fastest: FastestPlan, *names: str) -> PricedPlans:
-    """Yield the plans of other planners."""
-    for name in names:
-        try:
-            plan = planner_named(name).plan(problem)
-        except MovePlanError:
-            continue
-        yield from _priced(problem, fastest, plan)
-
-
-def _priced(problem: StepProblem, fastest: FastestPlan | None, plan: MovePlan) -> PricedPlans:
-    """Yield a plan with its price, infinite where it cannot be carried out or is no faster."""
-    seconds = np.inf
-    with suppress(MovePlanError):
-        limit = fastest.seconds if fastest else np.inf
-        seconds = problem.price(plan, limit_seconds=limit).seconds
-    yield plan, seconds
-
-
-def _programs(
-    problem: StepProblem,
-    fastest: FastestPlan,
-    shares: tuple[float, float, float],
-    *,
-    interior: bool,
-) -> PricedPlans:
-    """Yield the plans of a linear program's schedule: as it is, and with its parts booked again."""
-    try:
-        with fastest.solving() as limit_s:
-            schedule = schedule_transfers(problem, shares, limit_s, interior=interior)
-    except (MissingError, ArithmeticError):
-        return
-    uses = step_uses(problem.trace, problem.life)
-    draft = TransferDraft(problem, uses, schedule.seconds, shares[0], aware=False)
-    for plan in (
-        draft.scheduled(schedule.parts, schedule.to_last, schedule.fetched),
-        draft.booked(schedule.parts, schedule.to_last),
-    ):
-        yield from _priced(problem, fastest, plan)
-
-
-def _g10_variants(problem: StepProblem) -> PricedPlans:
-    """Yield G10's plans that book more of the links, then that fill less of the fastest tier.
-
-    Fetches of these move earlier only where all of them have room.
-    """
-    best, target, links = np.inf, g10.TARGET, g10.LINKS
-    steps = [(0.0, _STEP)] * 6 + [(-0.02, 1.0), (-0.03, 1.0)]
-    improves = True
-    for less, more in steps:
-        if not improves and more > 1:
-            continue
-        tried = (target + less, links * more)
-        plan = g10.G10Planner(problem, *tried, exact=True).plan()
-        (priced,) = _priced(problem, None, plan)
-        yield priced
-        seconds = priced[1]
-        improves = seconds < best
-        if improves:
-            best, (target, links) = seconds, tried
-
-
-def _drafts(problem: StepProblem, margin: float, *, aware: bool) -> PricedPlans:
-    """Yield plans of booked parts; each is planned again with its stalled times."""
-    uses = step_uses(problem.trace, problem.life)
-    seconds = problem.trace.kernel_seconds
-    previous = np.inf
-    for _ in range(_ROUNDS):
-        plan = TransferDraft(problem, uses, seconds, margin, aware).plan()
-        try:
-            result = problem.price(plan)
-        except MovePlanError:
-            break
-        yield plan, result.seconds
-        if result.seconds > previous * 0.999:
-            break
-        previous = result.seconds
-        lengths = np.diff(np.append(result.begin, result.end[-1]))
-        seconds = np.maximum(lengths / problem.trace.ticks_per_second, 1e-9)
-
-
-def _in_place(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
-    """Yield plans that split tensors, then those of the other planners: none is always best."""
-    kinds: list[Callable[[], PricedPlans]] = [
-        lambda: _priced(problem, fastest, dense_placement(problem)),
-        lambda: _of_others(problem, fastest, "lru-free", "lru"),
-    ]
-    trace = problem.trace
-    if 5 * trace.kernels + 4 * len(trace.use_tensor) <= _PROGRAM_ROWS:
-        kinds += [
-            lambda: _split(problem, fastest, *_SPLIT_SHARES[0]),
-            lambda: _split(problem, fastest, *_SPLIT_SHARES[1]),
-            lambda: _of_others(problem, fastest, "sentinel"),
-            lambda: _split(problem, fastest, *_SPLIT_SHARES[2]),
-            lambda: _split(problem, fastest, *_SPLIT_SHARES[3]),
-        ]
-    yield from _while_time_is_left(kinds, fastest)
-
-
-def _split(
-    problem: StepProblem, fastest: FastestPlan, capacity: float, bandwidth: float, defers: bool
-) -> PricedPlans:
-    """Yield the plan of a program that splits tensors, if it is solved in time."""
-    program = SplitProgram(
-        problem.trace,
-        problem.life,
-        problem.system,
-        repeats=True,
-        capacity=capacity,
-        bandwidth=bandwidth,
-        defers=defers,
-    )
-    with suppress(ArithmeticError, MissingError):
-        with fastest.solving() as limit_s:
-            plan = program.plan(limit_s)
-        yield from _priced(problem, fastest, plan)
+    def _split(self, capacity: float, bandwidth: float, defers: bool) -> PricedPlans:
+        """Yield the plan of a program that splits tensors, if it is solved in time."""
+        trace, life, system = self._trace, self._problem.life, self._problem.system
+        shares = {"capacity": capacity, "bandwidth": bandwidth}
+        program = SplitProgram(trace, life, system, repeats=True, defers=defers, **shares)
+        with suppress(ArithmeticError, MissingError):
+            with self._solving() as limit_s:
+                plan = program.plan(limit_s)
+            yield self._priced(plan)

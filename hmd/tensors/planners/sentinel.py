@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, plan_of
+from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, free_moves, plan_of
 from hmd.tensors.planner import StepProblem
 
 INTERVALS: Final = (4, 8, 16, 32, 64, 128)
@@ -42,14 +42,12 @@ def plan_step(problem: StepProblem) -> MovePlan:
 
 def _moves(problem: StepProblem, length: int) -> Iterator[Move]:
     """Yield the moves of one interval length, interval by interval."""
-    trace, life, none = problem.trace, problem.life, problem.none
+    trace = problem.trace
     count = -(-trace.kernels // length)
     uses = np.unique(np.stack([trace.use_kernel // length, trace.use_tensor]), axis=1)
     used = [set(uses[1, uses[0] == interval].tolist()) for interval in range(count)]
     lower = _LowerTiers(problem)
-    for death, tensor in sorted(zip(life.death.tolist(), range(trace.tensors), strict=True)):
-        if 0 <= death < trace.kernels:
-            yield death, tensor, ANY, none, WHOLE
+    yield from free_moves(problem.life, problem.none)
     for interval in range(count):
         start = interval * length
         here, ahead = used[interval], used[(interval + 1) % count]

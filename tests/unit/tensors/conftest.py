@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from bench.tensors.g10_traces import g10_folder, load_g10
 from hmd.base.units import GIB, MIB
 from hmd.tensors.memory_system import MemorySystem, TensorTier, TierLink
-from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace, g10_folder, read_trace
+from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace
 
 Uses = Sequence[tuple[int, int]]
 """(tensor, mode) of one kernel."""
@@ -92,7 +93,6 @@ def g10_bert() -> TensorTrace:
 
 def g10_trace(name: str) -> TensorTrace:
     """Return one of G10's traces; skips the test where the data is not there."""
-    file = g10_folder() / f"{name}.npz"
-    if not file.exists():
+    if not (g10_folder() / f"{name}.npz").exists():
         pytest.skip("no G10 data")
-    return read_trace(file)
+    return load_g10(name)

@@ -70,7 +70,6 @@ def test_portfolio_streams_optimizer_state_as_fast_as_myelin(
 ) -> None:
     # As if it were a step of thousands of kernels: no program is solved.
     monkeypatch.setattr(portfolio, "_PROGRAM_ROWS", 0)
-    monkeypatch.setattr(portfolio, "_SHORT_KERNELS", 0)
     problem = StepProblem(STEP.trace(), quartered(15.754), STRICT)
     found = problem.price(planner_named("portfolio").plan(problem)).seconds
     assert found <= problem.price(planner_named("myelin").plan(problem)).seconds * 1.001

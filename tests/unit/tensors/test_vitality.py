@@ -4,9 +4,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.tensors.g10_traces import g10_folder
 from hmd.base.units import MIB
 from hmd.tensors.lifetimes import reuse_distances, vitality
-from hmd.tensors.trace import g10_folder
 from tests.unit.tensors.conftest import RW, R, W, g10_trace, make_trace
 
 G10_NAMES = (

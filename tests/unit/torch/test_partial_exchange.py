@@ -211,22 +211,6 @@ def test_samples_of_unequal_length_take_no_more_memory_than_they_have_bytes() ->
             assert worker._slab.sample_bytes == worker._slab.lengths.sum()
 
 
-@pytest.mark.parametrize("used_before", [0, 40])
-def test_next_uses_are_those_that_follow(used_before: int) -> None:
-    workers = workers_of(2, 97)
-    if used_before:
-        steps_of(workers, used_before // 4, 4)
-    worker = workers[0]
-    by_address = sorted(zip(worker.next_uses(), worker.held.tolist(), strict=True))
-    gaps = np.diff([address for (address, _, _), _ in by_address])
-    assert gaps.tolist() == [length for (_, length, _), _ in by_address][:-1]
-    uses = {number: use for (_, _, use), number in by_address}
-    expected = dict.fromkeys(uses)
-    left = chain.from_iterable(numbers(worker, step[0]) for step in epochs_in_step(workers, 1))
-    assert uses == expected | {number: use for use, number in enumerate(left)}
-    assert list(uses.values()).count(None) == used_before
-
-
 def test_arguments_that_do_not_go_together_are_errors() -> None:
     with pytest.raises(UsageError, match="multiple of the number of workers"):
         workers_of(5, shards=12)
