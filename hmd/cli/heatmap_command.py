@@ -43,8 +43,9 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json_line(document if args.pid is None else _of_process(document, args.pid))
         return
-    from hmd.cli.plots import draw_heatmap
+    from hmd.cli.plots import check_picture, draw_heatmap
 
+    check_picture(args.output, "or use --json")
     pid = args.pid if args.pid is not None else _only_pid(document)
     draw_heatmap(document, pid, args.output)
     print(f"wrote {args.output}")

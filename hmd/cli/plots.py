@@ -58,17 +58,16 @@ def check_picture(file: Path | None, instead: str = "") -> None:
 
 @contextmanager
 def picture(
-    file: Path, rows: int = 1, columns: int = 1, *, instead: str = "", **options: Any
+    file: Path, rows: int = 1, columns: int = 1, **options: Any
 ) -> Iterator[tuple[Any, Any]]:
     """Give a figure and its axes (``options`` are those of pyplot.subplots); then write the file.
 
     Raises MissingError without matplotlib, UsageError for a suffix other than .png, .svg and .pdf,
     and as ``finished_file``.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise missing_extra("a picture", "matplotlib", "plot", instead) from None
+    check_picture(file)
+    import matplotlib
+
     matplotlib.use("agg")
     from matplotlib import pyplot
 
@@ -102,7 +101,7 @@ def draw_heatmap(
     Raises TargetError where the document has none of this process.
     """
     seen = grid(document, pid)
-    with picture(file, 2, instead="or use --json", sharex=True, figsize=(7, 7)) as drawn:
+    with picture(file, 2, sharex=True, figsize=(7, 7)) as drawn:
         figure, (above, below) = drawn
         warmest = float(np.nanmax(seen.heat, initial=0.0)) or 1.0
         last = seen.seconds[-1] - seen.seconds[-2] if len(seen.seconds) > 1 else 1.0
@@ -153,7 +152,7 @@ def draw_lifetimes(trace: TensorTrace, file: Path) -> None:
     second, unit = _time_unit(trace.ideal_seconds)
     byte, size_unit = _byte_unit(life.peak_bytes)
     start = np.concatenate([[0.0], np.cumsum(trace.kernel_seconds)]) * second
-    with picture(file, 2, instead="or use --json", sharex=True, figsize=(9, 8)) as (figure, axes):
+    with picture(file, 2, sharex=True, figsize=(9, 8)) as (figure, axes):
         axes[0].step(start[:-1], life.live_bytes / byte, where="post", label="alive")
         axes[0].step(
             start[:-1], life.working_bytes / byte, where="post", label="used by the kernel"
@@ -260,7 +259,7 @@ def draw_simulation(
     runs: Mapping[str, Simulated], baselines: Mapping[str, float], file: Path, title: str
 ) -> None:
     """Draw the fast node's share of misses over time, and runtimes with those of ``baselines``."""
-    with picture(file, 2, instead="or use --json", figsize=(8, 7)) as (_, (shares, times)):
+    with picture(file, 2, figsize=(8, 7)) as (_, (shares, times)):
         for name, run in runs.items():
             shares.plot(*fast_shares(run), label=name)
         shares.set(xlabel="time (s, modelled)", ylabel="misses served by the fast node (%)")
@@ -286,7 +285,7 @@ def fast_shares(run: Simulated) -> tuple[list[float], list[float]]:
 def draw_capacity_sweep(sweep: CapacitySweep, file: Path, title: str | None = None) -> None:
     """Draw the predicted runtime over the size of fast memory, with the knee."""
     mib, seconds = sweep.fast_bytes / MIB, sweep.runtime_ns / 1e9
-    with picture(file, instead="or use --json", figsize=(8, 5)) as (_, axes):
+    with picture(file, figsize=(8, 5)) as (_, axes):
         axes.plot(mib, seconds, color="tab:blue")
         marks = [("all slow", 0, "black", "left"), ("all fast", -1, "black", "right")]
         if sweep.knee is not None:

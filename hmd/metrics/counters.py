@@ -8,7 +8,7 @@ of arrays, not objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
@@ -19,7 +19,7 @@ from hmd.base.units import PAGE_BYTES
 from hmd.linux.process_table import ProcessTable, carry_over
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
-from hmd.metrics.savings import SavingsTracker, TickSavings
+from hmd.metrics.savings import SavingsTracker
 from hmd.metrics.status import (
     MAX_TARGETS,
     DryRunStatus,
@@ -103,34 +103,11 @@ class RowSums:
         self.measured_loads += np.bincount(row, minlength=len(self))
         self.measured_s += np.bincount(row, latency_ns, len(self)) * 1e-9
 
-    def add_savings(
-        self, row: npt.NDArray[np.integer], real: TickSavings, dry: TickSavings
-    ) -> None:
-        """Count savings of a tick's processes, each in its ``row``, of moves and of dry runs."""
-        for sums, added in (
-            (self.saved_s, real.realised_saved_s),
-            (self.lost_s, real.realised_lost_s),
-            (self.dry_saved_s, dry.realised_saved_s),
-            (self.dry_lost_s, dry.realised_lost_s),
-            (self.dry_promoted_pages, dry.new_up_pages),
-            (self.dry_demoted_pages, dry.new_down_pages),
-        ):
-            if added.any():
-                np.add.at(sums, row, added)
-
-    def add_moves(
-        self,
-        row: npt.NDArray[np.integer],
-        promoted_bytes: npt.NDArray[np.int64],
-        demoted_bytes: npt.NDArray[np.int64],
-        failed_pages: npt.NDArray[np.int64],
-        requested_bytes: npt.NDArray[np.int64],
-    ) -> None:
-        """Count moves; columns have shape ``(moves,)``."""
-        np.add.at(self.requested_bytes, row, requested_bytes)
-        np.add.at(self.promoted_bytes, row, promoted_bytes)
-        np.add.at(self.demoted_bytes, row, demoted_bytes)
-        np.add.at(self.failed_pages, row, failed_pages)
+    def add(self, row: npt.NDArray[np.integer], columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Add values to the columns of these names, each in its ``row``; shapes ``(values,)``."""
+        for name, values in columns.items():
+            if values.any():
+                np.add.at(getattr(self, name), row, values)
 
     def totals(
         self, resident_bytes: npt.NDArray[np.int64], known_bytes: npt.NDArray[np.float64]
@@ -267,8 +244,16 @@ class Counters:
         self._add_moves(tick)
         real, dry = self.savings_tracker.add(tick), self.dry_run_tracker.add(tick)
         slot = self.table.slots_of(tick.processes)
-        self.processes.add_savings(slot, real, dry)
-        self.targets.add_savings(self.target_row[slot], real, dry)
+        savings = {
+            "saved_s": real.realised_saved_s,
+            "lost_s": real.realised_lost_s,
+            "dry_saved_s": dry.realised_saved_s,
+            "dry_lost_s": dry.realised_lost_s,
+            "dry_promoted_pages": dry.new_up_pages,
+            "dry_demoted_pages": dry.new_down_pages,
+        }
+        self.processes.add(slot, savings)
+        self.targets.add(self.target_row[slot], savings)
         for name in self.dry_targets & self._rows.keys():
             self.targets.dry_seconds[self._rows[name]] += tick.tick_s
         self.ticks += 1
@@ -349,11 +334,14 @@ class Counters:
         known = row >= 0
         moved = outcome.moved_pages.astype(np.int64) * PAGE_BYTES
         failed = np.where(np.isin(outcome.status, sorted(FAILURES)), plan.pages, 0)
-        requested = moved * (np.arange(len(plan)) < plan.requested)
-        columns = (moved * up, moved * down, failed.astype(np.int64), requested)
-        sums = [column[known] for column in columns]
-        self.processes.add_moves(row[known], *sums)
-        self.targets.add_moves(self.target_row[row[known]], *sums)
+        columns = {
+            "promoted_bytes": (moved * up)[known],
+            "demoted_bytes": (moved * down)[known],
+            "failed_pages": failed.astype(np.int64)[known],
+            "requested_bytes": (moved * (np.arange(len(plan)) < plan.requested))[known],
+        }
+        self.processes.add(row[known], columns)
+        self.targets.add(self.target_row[row[known]], columns)
 
 
 def _tier_of_node(topology: Topology) -> npt.NDArray[np.int16]:
