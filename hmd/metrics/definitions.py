@@ -311,12 +311,15 @@ def _read(path: str, labels: int, now: Status) -> Values:
     head, _, field = path.partition(".")
     if head not in _ROWS:
         return dict(_flat(attrgetter(path)(now)))
+    found: dict[Labels, Any] = {}
     get = attrgetter(field)
-    return {
-        (*row_labels, *more)[:labels]: value
-        for row_labels, row in _ROWS[head](now).items()
-        for more, value in _flat(get(row))
-    }
+    for row_labels, row in _ROWS[head](now).items():
+        value = get(row)
+        if isinstance(value, int | float):
+            found[row_labels[:labels]] = value
+        else:
+            found.update(((*row_labels, *more)[:labels], v) for more, v in _flat(value))
+    return found
 
 
 def _flat(value: Any) -> Iterator[tuple[Labels, Any]]:
