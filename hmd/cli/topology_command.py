@@ -50,22 +50,18 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _tiers(text: str | None) -> list[list[int]] | None:
-    from hmd.base.untrusted_files import parse_json
+    from pydantic import TypeAdapter, ValidationError
+
     from hmd.base.yaml_document import shown
 
     if text is None:
         return None
-    wrong = UsageError(
-        f"--tiers {shown(text)} is not a list of lists of node ids, such as [[0,1],[2]]"
-    )
     try:
-        tiers = parse_json(text)
-    except ValueError:
-        raise wrong from None
-    lists = isinstance(tiers, list) and all(isinstance(tier, list) for tier in tiers)
-    if not lists or not all(type(node) is int for tier in tiers for node in tier):
-        raise wrong
-    return [list(tier) for tier in tiers]
+        return TypeAdapter(list[list[int]]).validate_json(text, strict=True)
+    except ValidationError:
+        raise UsageError(
+            f"--tiers {shown(text)} is not a list of lists of node ids, such as [[0,1],[2]]"
+        ) from None
 
 
 def _document(
