@@ -96,10 +96,6 @@ def has_no_ray() -> bool:
     return find_spec("ray") is None
 
 
-def on_any_host() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class ExpectedSkip:
     """Tests that may be skipped, by patterns of node id and reason (fnmatch: [ begins a class)."""
@@ -111,12 +107,6 @@ class ExpectedSkip:
 
 EXPECTED = (
     ExpectedSkip("tests/*", "needs root", is_ordinary_user),
-    # The guest's kernel has them: tests/vm/dram_pm/test_samplers.py runs these there.
-    ExpectedSkip(
-        "tests/contract/test_samplers.py::*softdirty*",
-        "this kernel has no soft-dirty bits*",
-        on_any_host,
-    ),
     ExpectedSkip(
         "tests/system/linux/test_huge_page_sources.py::*",
         "this kernel has no PAGEMAP_SCAN",

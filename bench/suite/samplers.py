@@ -58,7 +58,6 @@ CASES: tuple[Case, ...] = (
     ("emulated", 997),
     ("damon", 1000),
     ("damon", 4000),
-    ("softdirty", 1),
     ("faults", 1),
 )
 """Samplers of the guest's kernel, with periods for the slow emulated machine."""

@@ -105,12 +105,12 @@ def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
 
     name = "sampler"
     samplers = list_availability(SampleSettings(), proc, sysfs)
-    chosen = [s for s in samplers if CAPABILITIES[s.name].automatic]
-    best = next((s for s in chosen if s.works), None)
+    best = next((s for s in samplers if s.works), None)
     if best is None:
-        return Diagnostic(name, Severity.FAIL, "none works", "; ".join(s.detail for s in chosen))
+        return Diagnostic(name, Severity.FAIL, "none works", "; ".join(s.detail for s in samplers))
     # Its absence is not worth a line: most machines are not emulated ones.
-    better = [s for s in chosen[: chosen.index(best)] if not CAPABILITIES[s.name].modelled_clock]
+    before = samplers[: samplers.index(best)]
+    better = [s for s in before if not CAPABILITIES[s.name].modelled_clock]
     refused = [f"not {s.name}: {s.detail}" for s in better]
     state = f"{best.name}: {best.detail}"
     if CAPABILITIES[best.name].counts_accesses:

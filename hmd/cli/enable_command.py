@@ -136,7 +136,7 @@ def _sampler(asked: str | None, config: Config | None) -> str:
     if config is not None and config.sample.sampler != "auto":
         return config.sample.sampler
     for found in list_availability(SampleSettings()):
-        if found.works and CAPABILITIES[found.name].automatic:
+        if found.works:
             return found.name
     raise MissingError("no sampler works here: 'hmd doctor' shows what each of them lacks")
 

@@ -188,8 +188,8 @@ class SampleSection(_Section):
         description=describe_samplers(),
     )
     period: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    """Accesses per sample; for damon, milliseconds between two cycles; for idle and softdirty, the
-    divisor of the most pages that a tick scans. Unset: adjusted to cpu_quota and overhead."""
+    """Accesses per sample; for damon, milliseconds between two cycles; for idle, the divisor of the
+    most pages that a tick scans. Unset: adjusted to cpu_quota and overhead."""
 
     cpu_quota: Annotated[Share, Field(gt=0)] | None = None
     """Share of one CPU that hmd may use for all its work, including DAMON's kernel thread, but not

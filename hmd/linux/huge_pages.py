@@ -29,18 +29,17 @@ import numpy.typing as npt
 
 from hmd.base.units import HUGE_PAGE_BYTES, KIB, PAGE_BYTES
 from hmd.linux.mappings import MappingKind, Mappings, read_mapping_details, read_mappings
-from hmd.linux.page_calls import PageIs, scan
+from hmd.linux.page_calls import FRAME, PRESENT, PageIs, read_pagemap, scan
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, absent, open_to_read, read_bytes, read_int
 
 # Documentation/admin-guide/mm/pagemap.rst
-_PRESENT = 1 << 63
-_PFN = (1 << 55) - 1
 _COMPOUND_HEAD = 1 << 15
 _COMPOUND_TAIL = 1 << 16
 _BLOCK_PAGES = HUGE_PAGE_BYTES // PAGE_BYTES
 # Address space that kpageflags is asked for: a million blocks of 3 µs.
 _FLAGS_BYTES = 2 << 40
 
+Addresses: TypeAlias = npt.NDArray[np.uint64]
 Spans: TypeAlias = npt.NDArray[np.uint64]
 """Start and end (exclusive) of ranges of addresses, shape ``(n, 2)``."""
 
@@ -146,44 +145,36 @@ def _from_flags(pid: int, spans: Spans, proc: Path) -> HugePages | None:
     return None if found is None else HugePages(found, HugeSource.FLAGS)
 
 
-def huge_by_flags(
-    pid: int, blocks: npt.NDArray[np.uint64], proc: Path = PROC
-) -> npt.NDArray[np.uint64] | None:
+def huge_by_flags(pid: int, blocks: Addresses, proc: Path = PROC) -> Addresses | None:
     """Return which blocks are huge: the compound pages by kpageflags, frames by pagemap.
 
     None where frame numbers are hidden (CAP_SYS_ADMIN), or the process has exited.
     """
+    entry = read_pagemap(pid, blocks // np.uint64(PAGE_BYTES), proc)
+    if entry is None:
+        return None
+    present = (entry & PRESENT) != 0
+    frame = entry & FRAME
+    if not frame[present].all():
+        return None
+    aligned = np.flatnonzero(present & (frame % np.uint64(_BLOCK_PAGES) == 0))
     try:
-        with (
-            (proc / str(pid) / "pagemap").open("rb", buffering=0) as pagemap,
-            (proc / "kpageflags").open("rb", buffering=0) as flags,
-        ):
-            huge = [_is_huge(int(block), pagemap.fileno(), flags.fileno()) for block in blocks]
+        with (proc / "kpageflags").open("rb", buffering=0) as flags:
+            huge = [_is_compound(flags.fileno(), number) for number in frame[aligned].tolist()]
     except OSError as error:
         if absent(error):
             return None
         raise
-    if None in huge:
-        return None
-    return blocks[np.array(huge, np.bool_)]
+    return blocks[aligned[np.array(huge, np.bool_)]]
 
 
-def _is_huge(block: int, pagemap: int, flags: int) -> bool | None:
-    """Return whether a block is a huge page; None where frame numbers are hidden."""
-    entry = _word(pagemap, block // PAGE_BYTES)
-    if not entry & _PRESENT:
-        return False
-    frame = entry & _PFN
-    if not frame:
-        return None  # zeroed for those without CAP_SYS_ADMIN
-    if frame % _BLOCK_PAGES:
-        return False
-    last = _word(flags, frame + _BLOCK_PAGES - 1)
-    return bool(_word(flags, frame) & _COMPOUND_HEAD and last & _COMPOUND_TAIL)
-
-
-def _word(fd: int, index: int) -> int:
-    return int.from_bytes(os.pread(fd, 8, index * 8), "little")
+def _is_compound(kpageflags: int, frame: int) -> bool:
+    """Return whether one page has all frames of a block."""
+    first, last = (
+        int.from_bytes(os.pread(kpageflags, 8, 8 * number), "little")
+        for number in (frame, frame + _BLOCK_PAGES - 1)
+    )
+    return bool(first & _COMPOUND_HEAD and last & _COMPOUND_TAIL)
 
 
 def _from_smaps(pid: int, spans: Spans, proc: Path) -> HugePages | None:

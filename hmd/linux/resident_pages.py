@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from hmd.base.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 from hmd.linux.huge_pages import HugeSource, huge_by_flags
-from hmd.linux.page_calls import PageIs, scan_part
-from hmd.linux.procfs import PROC, absent, open_to_read
+from hmd.linux.page_calls import PRESENT, PageIs, read_pagemap, scan_part
+from hmd.linux.procfs import PROC, open_to_read
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 
@@ -43,13 +43,8 @@ _USER_ENDS: Final = (
 (Documentation/arch/x86/x86_64/mm.rst). Other architectures end with a block."""
 _NONE: Final = np.empty(0, np.uint64)
 
-_ENTRY_BYTES: Final = 8
-_PRESENT: Final = np.uint64(1 << 63)
 _FILE_OR_SHARED: Final = np.uint64(1 << 61)
 _EXCLUSIVE: Final = np.uint64(1 << 56)
-
-_GAP_PAGES: Final = 64
-"""Pages between two that are read with them, rather than by a call of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,62 +205,18 @@ def page_sharing(
     ALONE for all where pagemap is not readable.
     """
     codes = np.zeros(len(addresses), np.uint8)
-    if not len(addresses):
-        return codes
-    fd = open_to_read(proc / str(pid) / "pagemap")
-    if fd is None:
-        return codes
-    try:
-        entry = _entries(fd, addresses // np.uint64(PAGE_BYTES))
-    except OSError as error:
-        if absent(error):
-            return codes
-        raise
-    finally:
-        os.close(fd)
-    several = ((entry & _PRESENT) != 0) & ((entry & _EXCLUSIVE) == 0)
-    of_file = (entry & _FILE_OR_SHARED) != 0
-    codes[several] = np.where(of_file[several], PageSharing.FILE, PageSharing.FORKED)
+    entry = read_pagemap(pid, addresses // np.uint64(PAGE_BYTES), proc)
+    if entry is not None:
+        several = ((entry & PRESENT) != 0) & ((entry & _EXCLUSIVE) == 0)
+        of_file = (entry & _FILE_OR_SHARED) != 0
+        codes[several] = np.where(of_file[several], PageSharing.FILE, PageSharing.FORKED)
     return codes
-
-
-def pagemap_entries(pid: int, page: int, pages: int, proc: Path = PROC) -> Addresses | None:
-    """Return the pagemap entries of consecutive pages, fewer beyond the end of addresses.
-
-    None if the process has exited or may not be read. About 15 ns per page where nothing is mapped.
-    """
-    fd = open_to_read(proc / str(pid) / "pagemap")
-    if fd is None:
-        return None
-    try:
-        data = os.pread(fd, pages * _ENTRY_BYTES, page * _ENTRY_BYTES)
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
-    finally:
-        os.close(fd)
-    return np.frombuffer(data, np.uint64, len(data) // _ENTRY_BYTES)
 
 
 def present_pages(pid: int, start: int, end: int, proc: Path = PROC) -> Addresses:
     """Return the starts of the pages of a range that page tables have, all if that is not known."""
-    pages = np.arange(start, end, PAGE_BYTES, dtype=np.uint64)
-    entries = pagemap_entries(pid, start // PAGE_BYTES, len(pages), proc)
-    if entries is not None:
-        pages = pages[: len(entries)][(entries & _PRESENT) != 0]
-    return pages
-
-
-def _entries(fd: int, pages: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the entry of each page by its number, 0 beyond the end of the file."""
-    entry = np.zeros(len(pages), np.uint64)
-    cuts = np.flatnonzero(np.diff(pages) > _GAP_PAGES) + 1
-    for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(pages)], strict=True):
-        first, last = int(pages[begin]), int(pages[end - 1])
-        data = os.pread(fd, (last - first + 1) * _ENTRY_BYTES, first * _ENTRY_BYTES)
-        known = np.frombuffer(data[: len(data) // _ENTRY_BYTES * _ENTRY_BYTES], np.uint64)
-        at = (pages[begin:end] - np.uint64(first)).astype(np.intp)
-        inside = at < len(known)
-        entry[begin:end][inside] = known[at[inside]]
-    return entry
+    pages = np.arange(start // PAGE_BYTES, -(-end // PAGE_BYTES), dtype=np.uint64)
+    entry = read_pagemap(pid, pages, proc)
+    if entry is not None:
+        pages = pages[(entry & PRESENT) != 0]
+    return pages * np.uint64(PAGE_BYTES)

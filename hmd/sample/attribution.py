@@ -27,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_SHIFT
+from hmd.linux.page_calls import FRAME, PRESENT, read_pagemap
 from hmd.linux.process_table import ProcessTable
-from hmd.linux.procfs import PROC, ProcessId, absent, alive, replaced
+from hmd.linux.procfs import PROC, ProcessId, alive, replaced
 from hmd.sample.perf_ring import RecordColumns, distinct
 
 RECHECK_S = 1.0
@@ -44,9 +45,6 @@ MAX_LOOKUPS = 16
 """Pages that are looked up in a process to decide whether it has a root."""
 MAX_UNKNOWN = 4096
 """Roots remembered as those of no tracked process; short-lived programs leave many."""
-
-_PRESENT = 1 << 63
-_FRAME = (1 << 55) - 1
 
 Pages = list[tuple[int, int]]
 """Virtual page numbers and the page frames that samples had there."""
@@ -204,31 +202,16 @@ class PageTableAttribution:
         frames = self._read_frames(pid, pages)
         return sum(now == then for now, (_, then) in zip(frames, pages, strict=True))
 
-    def _read_frames(self, pid: int, pages: Pages) -> list[int | None]:
-        """Return the current page frames of a process's pages, None for those it does not have."""
-        try:
-            fd = os.open(self._proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if absent(error):
-                return [None] * len(pages)
-            raise
-        try:
-            return [_read_frame(fd, page) for page, _ in pages]
-        finally:
-            os.close(fd)
-
-
-def _read_frame(fd: int, page: int) -> int | None:
-    """Return the page frame of a virtual page, None if it has none or pagemap hides it."""
-    try:
-        entry = os.pread(fd, 8, page * 8)
-    except OSError as error:
-        # Past the end of user space, or the process has just exited.
-        if absent(error):
-            return None
-        raise
-    value = int.from_bytes(entry, "little")
-    return value & _FRAME or None if value & _PRESENT else None
+    def _read_frames(self, pid: int, pages: Pages) -> list[int]:
+        """Return the page frames of a process's pages now, 0 for those that it does not have."""
+        number = np.array([page for page, _ in pages], np.uint64)
+        order = np.argsort(number)
+        entry = read_pagemap(pid, number[order], self._proc)
+        if entry is None:
+            return [0] * len(pages)
+        frames = np.zeros(len(pages), np.uint64)
+        frames[order] = np.where(entry & PRESENT, entry & FRAME, np.uint64(0))
+        return frames.tolist()
 
 
 def _newest_pages(columns: RecordColumns, which: npt.NDArray[np.int32], root: int) -> Pages:

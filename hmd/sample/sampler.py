@@ -27,8 +27,7 @@ class Capabilities:
     loads from resident pages; without it, pages in use look idle. ``sees_guests``: it observes what
     guests of virtual machines access; without it, so does their memory. ``modelled_clock``: times
     are those of the emulated machine. ``exclusive``: one user at a time. ``perf_events``: it opens
-    perf_event_open(2), which perf_event_paranoid restricts. ``never_automatic``: why ``auto`` never
-    selects it, None where it may.
+    perf_event_open(2), which perf_event_paranoid restricts.
     """
 
     counts_accesses: bool = False
@@ -38,12 +37,6 @@ class Capabilities:
     modelled_clock: bool = False
     exclusive: bool = False
     perf_events: bool = False
-    never_automatic: str | None = None
-
-    @property
-    def automatic(self) -> bool:
-        """Whether ``auto`` may select it."""
-        return self.never_automatic is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +84,6 @@ SAMPLERS: Final[Mapping[str, SamplerEntry]] = {
         "page faults: coarse, but works anywhere",
         Capabilities(ranks_heat=False, sees_reads=False, perf_events=True),
     ),
-    "softdirty": SamplerEntry(
-        "hmd.sample.soft_dirty:open_soft_dirty",
-        "pages written",
-        Capabilities(
-            sees_reads=False,
-            sees_guests=True,
-            never_automatic="it clears soft-dirty bits, so checkpointing tools such as CRIU would"
-            " miss changes",
-        ),
-    ),
 }
 """All samplers, in the order in which ``auto`` tries them."""
 
@@ -110,15 +93,9 @@ CAPABILITIES: Final[Mapping[str, Capabilities]] = {
 
 
 def describe_samplers() -> str:
-    """Return what ``auto`` selects from, and what it never selects, for the reference."""
-    automatic, others = [], ""
-    for name, entry in SAMPLERS.items():
-        if entry.capabilities.automatic:
-            automatic.append(f"{name} ({entry.source})")
-        else:
-            reason = entry.capabilities.never_automatic
-            others += f" auto never takes {name} ({entry.source}): {reason}."
-    return f"auto takes the first that works: {', '.join(automatic)}.{others}"
+    """Return what ``auto`` selects from, for the reference."""
+    names = (f"{name} ({entry.source})" for name, entry in SAMPLERS.items())
+    return f"auto takes the first that works: {', '.join(names)}."
 
 
 if TYPE_CHECKING:

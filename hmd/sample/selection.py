@@ -94,7 +94,7 @@ def open_sampler(
     refusals: list[UnavailableError] = []
     for name, entry in SAMPLERS.items():
         able = entry.capabilities
-        if not able.automatic or (able.modelled_clock and find_device(sysfs) is None):
+        if able.modelled_clock and find_device(sysfs) is None:
             continue  # not a reason worth reporting
         if name == better_than:
             break

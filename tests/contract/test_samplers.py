@@ -14,18 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from hmd.base.errors import UnavailableError
 from hmd.linux.damon import Kdamonds
 from hmd.linux.procfs import ProcessId, alive, identify
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.damon_sampler import INTERVALS_PER_CYCLE, PERIODS, open_damon
 from hmd.sample.emulated_pebs import open_emulated
-from hmd.sample.idle_pages import IdlePageBits
+from hmd.sample.idle_pages import IdlePageSampler
 from hmd.sample.page_faults import open_faults
-from hmd.sample.page_scan import PageScanSampler
 from hmd.sample.pmu import open_pmu
 from hmd.sample.sampler import CAPABILITIES, Sampler, SampleSettings
-from hmd.sample.soft_dirty import open_soft_dirty
 from tests.fakes.damon_kernel import DamonKernel
 from tests.fakes.idle_bitmap import IdleBitmap
 from tests.fakes.plugin_memory import EmulatedMemory
@@ -159,7 +156,7 @@ class Idle(Plain):
     def __init__(
         self, toucher: Toucher, bitmap: IdleBitmap, physical: Callable[[int, int], int]
     ) -> None:
-        super().__init__(PageScanSampler(IdlePageBits(bitmap)), toucher)
+        super().__init__(IdlePageSampler(bitmap), toucher)
         self._bitmap, self._physical = bitmap, physical
 
     def track(self, processes: list[ProcessId]) -> None:
@@ -173,17 +170,6 @@ class Idle(Plain):
         return touched
 
 
-class SoftDirty(Plain):
-    sees_others = False
-
-    def __init__(self, toucher: Toucher) -> None:
-        try:
-            sampler = open_soft_dirty()
-        except UnavailableError as error:
-            pytest.skip(str(error))
-        super().__init__(sampler, toucher)
-
-
 def open_software_pmu(pmu: SoftwarePmu) -> Sampler:
     """The sampler of the PMU over software events, so that it runs on a host without a PMU.
 
@@ -194,7 +180,7 @@ def open_software_pmu(pmu: SoftwarePmu) -> Sampler:
     return open_pmu(SampleSettings(), pmu.proc, pmu.sysfs)
 
 
-@pytest.fixture(params=["pmu", "faults", "emulated", "damon", "idle", "softdirty"])
+@pytest.fixture(params=["pmu", "faults", "emulated", "damon", "idle"])
 def source(request: pytest.FixtureRequest, toucher: Toucher, tmp_path: Path) -> Iterator[Source]:
     ask = request.getfixturevalue
     source: Source
@@ -207,10 +193,8 @@ def source(request: pytest.FixtureRequest, toucher: Toucher, tmp_path: Path) -> 
             source = Emulated(toucher, ask("emulated_memory"), ask("physical"))
         case "damon":
             source = Damon(toucher, ask("damon_kernel"), tmp_path / "note")
-        case "idle":
-            source = Idle(toucher, ask("idle_bitmap"), ask("physical"))
         case _:
-            source = SoftDirty(toucher)
+            source = Idle(toucher, ask("idle_bitmap"), ask("physical"))
     yield source
     source.sampler.close()
 

@@ -17,7 +17,7 @@ from hmd.linux.checks import Capability
 UNITS = Path(__file__).parents[3] / "systemd"
 SERVICE = UNITS / "hmd.service"
 SAMPLERS = sorted(path.stem for path in (UNITS / "samplers").glob("*.conf"))
-EXPOSURE = {"damon": 22, "emulated": 25, "idle": 25, "softdirty": 21}
+EXPOSURE = {"damon": 22, "emulated": 25, "idle": 25}
 """What a sampler may be exposed by at most, in tenths; the service alone by 21."""
 
 Folder = Callable[..., Path]

@@ -82,8 +82,8 @@ MISTAKES = {
     "invalid choice": (
         "sample:\n  sampler: pebs\n",
         [
-            "f:2: sample.sampler: expected 'auto', 'pmu', 'spe', 'emulated', 'damon', 'idle', "
-            "'faults' or 'softdirty', not 'pebs'"
+            "f:2: sample.sampler: expected 'auto', 'pmu', 'spe', 'emulated', 'damon', 'idle' "
+            "or 'faults', not 'pebs'"
         ],
     ),
     "a value for a section": (

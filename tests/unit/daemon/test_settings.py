@@ -42,7 +42,7 @@ def test_policy_setting_accepts_every_registered_policy() -> None:
 
 def test_sampler_setting_accepts_every_sampler() -> None:
     names = get_args(SampleSection.model_fields["sampler"].annotation)
-    assert set(names) == {"auto", "pmu", "spe", "emulated", "damon", "idle", "faults", "softdirty"}
+    assert set(names) == {"auto", "pmu", "spe", "emulated", "damon", "idle", "faults"}
 
 
 def test_target_specs_all_keys_set_converted() -> None:

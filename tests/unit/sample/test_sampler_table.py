@@ -23,9 +23,9 @@ def test_entry_names_an_opener_of_settings_and_folders(name: str) -> None:
     assert parameters[: 3 + exclusive] == ["settings", "proc", "sysfs", "before"][: 3 + exclusive]
 
 
-def test_capabilities_only_faults_and_softdirty_miss_reads() -> None:
+def test_capabilities_only_faults_miss_reads() -> None:
     blind = {name for name, able in CAPABILITIES.items() if not able.sees_reads}
-    assert blind == {"faults", "softdirty"}
+    assert blind == {"faults"}
 
 
 def test_modules_compare_no_sampler_by_name() -> None:
