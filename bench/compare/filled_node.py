@@ -12,7 +12,7 @@ from hmd.base.errors import HmdError
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
 from hmd.emulate.assets import WORKLOADS, cache_folder, compile_static
 from hmd.emulate.demo.fast_node import MAX_TRIES, NEAR_BYTES, FastNode
-from hmd.linux.node_memory import Watermark, reclaimable_bytes
+from hmd.linux.node_memory import Watermark, parse_meminfo, reclaimable_bytes
 
 CLEAR_BYTES = 512 << 10
 _CACHE_FILE_BYTES = 4 << 30
@@ -26,7 +26,7 @@ class FilledNode(FastNode):
 
     def page_cache_bytes(self) -> int:
         """Return the node's page cache that can be reclaimed (hmd.linux.node_memory)."""
-        return reclaimable_bytes(self._read(self._meminfo_path).encode())
+        return reclaimable_bytes(parse_meminfo(self._read(self._meminfo_path).encode()))
 
     def fill_with_cache(self) -> None:
         """Fill the node's free memory with clean page cache; raises HmdError where some stays free.

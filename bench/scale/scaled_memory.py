@@ -23,7 +23,7 @@ import numpy.typing as npt
 from bench.synthetic.synthetic_run import CPU_TICKS_PER_S
 from hmd.base.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 from hmd.heat.table import HeatTable
-from hmd.linux.mappings import MappingAccess, MappingKind, Mappings
+from hmd.linux.mappings import Mappings, anonymous_mappings
 from hmd.linux.page_calls import MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat
 from hmd.linux.topology import Node, NodeMemory, Topology
@@ -115,16 +115,7 @@ class ScaledMemory:
         """Return the only mapping of a process."""
         del pid
         start = np.array([BASE], np.uint64)
-        return Mappings(
-            start,
-            start + np.uint64(self.chunks * HUGE_PAGE_BYTES),
-            np.full(1, MappingKind.ANON, np.uint8),
-            np.full(1, MappingAccess.READ | MappingAccess.WRITE, np.uint8),
-            np.zeros(1, np.bool_),
-            np.zeros(1, np.bool_),
-            np.zeros(1, np.int64),
-            ("",),
-        )
+        return anonymous_mappings(start, start + np.uint64(self.chunks * HUGE_PAGE_BYTES))
 
     def huge_pages(self, pid: int, mappings: Mappings) -> Addresses:
         """Return the starts of huge pages."""

@@ -28,7 +28,7 @@ from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.perf_ring import HEADER_BYTES, RecordColumns, Ring, SampleType
 from hmd.sample.periods import PRIME_PERIODS
-from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.ring_sampler import RingControl, RingSampler
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "ring.json"
 TYPE = (
@@ -56,23 +56,15 @@ _HEAD = 1024
 """Offset of data_head in struct perf_event_mmap_page."""
 
 
-class Switch:
+class Switch(RingControl):
     """A control without effect: the benchmark writes the ring."""
-
-    record_s = now_s = delay_s = 0.0
-    adapts_store_period = has_buffer = False
-    active, time_offset_ns, running_share = True, 0, 1.0
 
     def start(self) -> None:
         """Do nothing."""
 
-    def stop(self) -> None:
-        """Do nothing."""
+    stop = close = start
 
     def set_period(self, period: int, store_multiplier: int) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
         """Do nothing."""
 
 

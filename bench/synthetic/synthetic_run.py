@@ -25,7 +25,7 @@ from bench.synthetic.modelled_ticks import modelled_ticks
 from hmd.base.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 from hmd.heat.settings import HeatSettings
 from hmd.heat.table import HeatTable
-from hmd.linux.mappings import MappingAccess, MappingKind, Mappings
+from hmd.linux.mappings import Mappings, anonymous_mappings
 from hmd.linux.page_calls import MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat
 from hmd.linux.topology import Node, NodeMemory, Topology
@@ -123,16 +123,7 @@ class SyntheticMemory:
         """Return the program's only mapping."""
         del pid
         start = np.array([BASE], np.uint64)
-        return Mappings(
-            start,
-            start + np.uint64(len(self.node) * PAGE_BYTES),
-            np.full(1, MappingKind.ANON, np.uint8),
-            np.full(1, MappingAccess.READ | MappingAccess.WRITE, np.uint8),
-            np.zeros(1, np.bool_),
-            np.zeros(1, np.bool_),
-            np.zeros(1, np.int64),
-            ("",),
-        )
+        return anonymous_mappings(start, start + np.uint64(len(self.node) * PAGE_BYTES))
 
     def huge_pages(self, pid: int, mappings: Mappings) -> npt.NDArray[np.uint64]:
         """Return the starts of huge pages."""

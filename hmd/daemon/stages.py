@@ -32,7 +32,7 @@ from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.policy.admin import AdminState
 from hmd.residency.kernel_totals import KernelTotals
-from hmd.residency.memory_reader import KernelMemory
+from hmd.residency.memory_reader import MemoryReader
 from hmd.residency.sweep import ResidencySweep
 from hmd.sample.periods import PeriodControl
 from hmd.sample.sampler import Sampler
@@ -340,7 +340,7 @@ def _state(
         return replace(
             old, heat=heat, policy=policy, dry_policy=dry_policy, mover=mover, pageout=pageout
         )
-    memory = KernelMemory(proc, bindings)
+    memory = MemoryReader(proc, bindings)
     sweep = ResidencySweep(settings.sweep_settings(config, topology), memory, wall=time.monotonic)
     return TickState(
         heat=heat,

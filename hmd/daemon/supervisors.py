@@ -20,8 +20,8 @@ from hmd.daemon.log import OnceLogger
 from hmd.daemon.stages import Stages
 from hmd.heat.table import DETAIL_BYTES, TICK_BYTES, HeatTable
 from hmd.linux.cgroups import MemoryLimit, MemoryLimitReader
-from hmd.linux.clock import CpuWatch
-from hmd.linux.damon_ownership import NOTE
+from hmd.linux.damon import NOTE
+from hmd.linux.hotplug import CpuWatch
 from hmd.linux.mappings import Mappings
 from hmd.linux.procfs import ProcessId
 from hmd.linux.targets import TargetSpec, explain_empty

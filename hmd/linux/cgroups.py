@@ -2,23 +2,22 @@
 """Control groups: those of a process, and the memory limit of hmd's own.
 
 Paths are those of /proc/PID/cgroup (cgroups(7)), relative to the root of their hierarchy, for
-version 1 and 2 alike; mount points matter where a user copies them. Costs one read per process.
-
-Of hmd's group and those above it, the limit with the least room counts
-(Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst). Page cache is not counted as used:
-the kernel reclaims it before it kills. Costs about 50 µs per group with a limit.
+version 1 and 2 alike; mount points matter where a user copies them. Of hmd's group and those above
+it, the limit with the least room counts (Documentation/admin-guide/cgroup-v2.rst,
+cgroup-v1/memory.rst), without page cache, which the kernel reclaims before it kills.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from hmd.linux.procfs import PROC, read_bytes, read_text
+from hmd.linux.procfs import PROC, mounts, read_bytes
 
 # A cgroup that was removed while the process stayed in it (cgroups(7)).
 _DELETED = " (deleted)"
@@ -32,42 +31,35 @@ _UNLIMITED: Final = 1 << 60
 """Version 1 has a number near 2 ** 63 where there is no limit."""
 
 
-def parse_cgroup(data: bytes) -> tuple[tuple[str, ...], ...]:
-    """Return the process's paths as components, one per hierarchy; malformed lines are skipped.
+def _hierarchies(data: bytes) -> Iterator[tuple[str, list[str], str]]:
+    """Yield id, controllers and path of each line of /proc/PID/cgroup, but of malformed ones.
 
     A line is ``hierarchy-ID:controllers:/path``; version 2 has ID 0 and no controllers.
     """
-    paths: list[tuple[str, ...]] = []
     for line in data.decode("utf-8", "surrogateescape").split("\n"):
         identifier, _, rest = line.partition(":")
-        _, colon, path = rest.partition(":")
-        if not identifier.isdigit() or not colon or not path.startswith("/"):
-            continue
-        parts = _components(path.removesuffix(_DELETED))
-        if parts not in paths:
-            paths.append(parts)
-    return tuple(paths)
+        controllers, colon, path = rest.partition(":")
+        if identifier.isdigit() and colon and path.startswith("/"):
+            yield identifier, controllers.split(","), path.removesuffix(_DELETED)
+
+
+def parse_cgroup(data: bytes) -> tuple[tuple[str, ...], ...]:
+    """Return the process's paths as components, one per hierarchy; malformed lines are skipped."""
+    return tuple(dict.fromkeys(_components(path) for _, _, path in _hierarchies(data)))
 
 
 @cache
 def cgroup_mounts(proc: Path = PROC) -> tuple[str, ...]:
-    """Return where hierarchies of both versions are mounted, the longest first.
-
-    From /proc/self/mountinfo (proc_pid_mountinfo(5)), where the type follows a dash.
-    """
-    found = {str(CGROUPS)}
-    for line in (read_text(proc / "self/mountinfo") or "").splitlines():
-        before, _, after = line.partition(" - ")
-        if after.startswith(("cgroup ", "cgroup2 ")):
-            found.add(before.split()[4])
+    """Return where hierarchies are mounted, the longest first."""
+    found = {str(CGROUPS), *(path for _, path in mounts(("cgroup", "cgroup2"), proc))}
     return tuple(sorted(found, key=len, reverse=True))
 
 
 def cgroup_selector(path: str, mounts: tuple[str, ...] = (str(CGROUPS),)) -> tuple[str, ...]:
-    """Return the components of a configured cgroup path.
+    """Return the components of a configured cgroup path, which may be shell patterns.
 
     A leading mount point of ``mounts``, the longest first, is removed, since users copy paths with
-    it. Components may be shell patterns (``kubepods.slice/*burstable*``).
+    it.
     """
     for mount in mounts:
         if path == mount or path.startswith(mount + "/"):
@@ -93,10 +85,9 @@ def in_unit(paths: tuple[tuple[str, ...], ...], unit: str, *, of_users: bool = F
     r"""Return True where a component of a path is the systemd unit.
 
     The unit may be given with or without systemd's ``\x2d`` escapes, and may be a shell pattern
-    (``postgresql@*.service``). A name that the kernel would take for one of its
-    own files gets a ``_`` before it (systemd's cg_escape()).
-
-    Below ``user@UID.service``, users name units as they like: these count with ``of_users`` only.
+    (``postgresql@*.service``). A name that the kernel would take for one of its own files gets a
+    ``_`` before it (systemd's cg_escape()). Below ``user@UID.service``, users name units as they
+    like: these count with ``of_users`` only.
     """
     for parts in paths:
         for part in parts:
@@ -163,12 +154,10 @@ class MemoryLimitReader:
     def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
         """Find the groups; a container's own may be the root of what it sees."""
         self._groups: list[tuple[Path, _Names]] = []
-        for line in (read_text(proc / "self/cgroup") or "").splitlines():
-            number, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            if "memory" in controllers.split(","):
+        for number, controllers, path in _hierarchies(read_bytes(proc / "self/cgroup") or b""):
+            if "memory" in controllers:
                 self._add(cgroups / "memory", path, _V1)
-            elif number == "0" and not controllers:
+            elif number == "0":
                 self._add(cgroups, path, _V2)
 
     def _add(self, mount: Path, path: str, names: _Names) -> None:
@@ -208,8 +197,8 @@ _OF_NODE: Final = re.compile(rb"N(\d{1,5})=(\d{1,19})")
 
 def group_of(pid: int, proc: Path = PROC) -> str:
     """Return the path of a process's group of version 2, empty where there is none."""
-    lines = (read_text(f"{proc}/{pid}/cgroup") or "").splitlines()
-    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+    found = _hierarchies(read_bytes(f"{proc}/{pid}/cgroup") or b"")
+    return next((path for number, _, path in found if number == "0"), "")
 
 
 def memory_by_node(group: str, cgroups: Path = CGROUPS) -> list[tuple[int, int]]:

@@ -2,12 +2,10 @@
 """What this machine permits and what else runs on it: diagnostics for ``hmd doctor`` and the log.
 
 Features are probed by use: kernel versions are not compared, since distributions backport features
-and leave others out. Privileges are read from /proc/self (capabilities, limits) and the perf
-sysctls; the effect of each capability was measured on Linux 6.18 with an unprivileged caller and a
-target of another user (capabilities(7), move_pages(2), perf_event_open(2)). Conflicts are other
-movers of pages and users of the counters: two movers undo each other's work.
-
-Each diagnostic names what to change. Costs a few milliseconds and one small read per process.
+and leave others out. The effect of each capability was measured on Linux 6.18 with an unprivileged
+caller and a target of another user (capabilities(7), move_pages(2), perf_event_open(2)). Conflicts
+are other movers of pages and users of the counters. Costs a few milliseconds and one small read
+per process.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import errno
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -26,14 +24,13 @@ from typing import Final
 
 from hmd.base.errors import Diagnostic, Severity
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES, PAGE_SIZE_VARIABLE, PAGE_SIZES
-from hmd.linux.damon import Kdamonds
-from hmd.linux.damon_ownership import NOT_READABLE, damon_finding, holder
-from hmd.linux.huge_pages import HugeSource, read_huge_pages
-from hmd.linux.mappings import read_mappings, runs_guests
+from hmd.linux.damon import NOT_READABLE, Kdamonds, damon_finding, holder
+from hmd.linux.huge_pages import HugeSource, huge_source
+from hmd.linux.mappings import runs_guests
 from hmd.linux.memory_policy import bound_processes
 from hmd.linux.node_memory import hugetlb_finding
-from hmd.linux.procfs import PROC, SYSFS, chosen, format_ids, read_int, read_text
-from hmd.linux.topology import Topology, kernel_tiers, read_topology, tier_warning
+from hmd.linux.procfs import PROC, SYSFS, chosen, format_ids, list_pids, read_int, read_text
+from hmd.linux.topology import kernel_tiers, read_topology, tier_warning
 
 _DAMOS_MOVERS = frozenset({"migrate_hot", "migrate_cold", "pageout", "lru_prio", "lru_deprio"})
 _EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]{1,16})$", re.MULTILINE)
@@ -73,12 +70,9 @@ def topology_finding(sysfs: Path = SYSFS) -> Diagnostic:
     if warning is None:
         return Diagnostic("memory tiers", Severity.OK, state)
     what, _, action = warning.rpartition("; ")
-    return Diagnostic("memory tiers", _tier_level(topology), state, what, action)
-
-
-def _tier_level(topology: Topology) -> Severity:
-    """One node has no tiers; a wrong or missing ranking can be configured."""
-    return Severity.FAIL if len(topology.nodes) < 2 else Severity.WARN
+    # One node has no tiers; a wrong or missing ranking can be configured.
+    level = Severity.FAIL if len(topology.nodes) < 2 else Severity.WARN
+    return Diagnostic("memory tiers", level, state, what, action)
 
 
 def move_pages_finding() -> Diagnostic:
@@ -159,14 +153,13 @@ def _pidfd() -> Diagnostic:
 
 def _huge_page_knowledge(proc: Path) -> Diagnostic:
     name = "huge page knowledge"
-    mappings = read_mappings(os.getpid(), proc)
-    found = read_huge_pages(os.getpid(), mappings, proc) if mappings else None
-    if found is not None and found.source != HugeSource.SMAPS:
-        return Diagnostic(name, Severity.OK, f"exact, from {found.source}")
+    source = huge_source(proc)
+    if source != HugeSource.SMAPS:
+        return Diagnostic(name, Severity.OK, f"exact, from {source}")
     return Diagnostic(
         name,
         Severity.WARN,
-        "only whole mappings, from smaps" if found else "none",
+        "only whole mappings, from smaps",
         "a huge page that is not known as one is weighed and moved page by page",
         "use Linux 6.7 or newer (PAGEMAP_SCAN), or grant CAP_SYS_ADMIN (kpageflags)",
     )
@@ -176,12 +169,32 @@ def competing_findings(proc: Path = PROC, sysfs: Path = SYSFS) -> tuple[Diagnost
     """Return a diagnostic for each such feature of this kernel, whether it conflicts or not."""
     findings = (
         _numa_balancing(proc),
-        _demotion(sysfs),
+        _switch(
+            "demotion by reclaim",
+            sysfs / "kernel/mm/numa/demotion_enabled",
+            "under pressure the kernel demotes by its LRU order, also pages that hmd counts as hot",
+            "echo 0 > /sys/kernel/mm/numa/demotion_enabled",
+        ),
         _numad(proc),
-        _zone_reclaim(proc),
-        _damon_module(sysfs, "damon_reclaim", "pages out cold memory by its own counts"),
-        _damon_module(sysfs, "damon_lru_sort", "reorders the LRU lists that demotion follows"),
-        _damon_module(sysfs, "damon_stat", "has DAMON for itself alone, so that hmd cannot use it"),
+        _switch(
+            "zone reclaim",
+            proc / "sys/vm/zone_reclaim_mode",
+            "a node that fills is reclaimed instead of spilling over: promotions evict page cache",
+            "sysctl -w vm.zone_reclaim_mode=0",
+            "on (mode {0})",
+        ),
+        _switch(
+            "damon_reclaim",
+            *_module(sysfs, "damon_reclaim", "pages out cold memory by its own counts"),
+        ),
+        _switch(
+            "damon_lru_sort",
+            *_module(sysfs, "damon_lru_sort", "reorders the LRU lists that demotion follows"),
+        ),
+        _switch(
+            "damon_stat",
+            *_module(sysfs, "damon_stat", "has DAMON for itself alone, so that hmd cannot use it"),
+        ),
         _damon_schemes(sysfs),
         _memory_policies(proc),
         _virtual_machines(proc),
@@ -192,44 +205,23 @@ def competing_findings(proc: Path = PROC, sysfs: Path = SYSFS) -> tuple[Diagnost
 
 
 def _numa_balancing(proc: Path) -> Diagnostic | None:
-    name = "NUMA balancing"
-    value = read_int(proc / "sys/kernel/numa_balancing")
-    if value is None:
-        return None
-    if not value:
-        return Diagnostic(name, Severity.OK, "off")
+    path = proc / "sys/kernel/numa_balancing"
+    value = read_int(path) or 0
     # Bit 0: move to the accessing CPU; bit 1: promote from slow tiers (sysctl/kernel.rst).
     modes = ["places pages by CPU"] * (value & 1) + ["promotes from slow tiers"] * (value >> 1 & 1)
-    return Diagnostic(
-        name,
-        Severity.WARN,
-        f"on ({value}: {', '.join(modes) or 'unknown mode'})",
+    return _switch(
+        "NUMA balancing",
+        path,
         "the kernel moves the same pages by its own hint faults, and each fault costs the program; "
         "mode 1 also keeps threads near their memory, which programs on several sockets may miss",
         "sysctl -w kernel.numa_balancing=0",
-    )
-
-
-def _demotion(sysfs: Path) -> Diagnostic | None:
-    name = "demotion by reclaim"
-    path = sysfs / "kernel/mm/numa/demotion_enabled"
-    value = read_text(path)
-    if value is None:
-        return None
-    if value.strip() not in ("true", "1"):
-        return Diagnostic(name, Severity.OK, "off")
-    return Diagnostic(
-        name,
-        Severity.WARN,
-        "on",
-        "under pressure the kernel demotes by its LRU order, also pages that hmd counts as hot",
-        "echo 0 > /sys/kernel/mm/numa/demotion_enabled",
+        f"on ({{0}}: {', '.join(modes) or 'unknown mode'})",
     )
 
 
 def _numad(proc: Path) -> Diagnostic:
     name = "numad"
-    pids = [str(pid) for pid, comm in _names(proc) if comm == "numad"]
+    pids = [str(pid) for pid in list_pids(proc) if read_text(f"{proc}/{pid}/comm") == "numad"]
     if not pids:
         return Diagnostic(name, Severity.OK, "not running")
     return Diagnostic(
@@ -241,38 +233,29 @@ def _numad(proc: Path) -> Diagnostic:
     )
 
 
-def _names(proc: Path) -> Iterator[tuple[int, str]]:
-    for entry in os.listdir(proc):  # noqa: PTH208 - thousands of entries
-        if entry.isdigit() and (comm := read_text(proc / entry / "comm")) is not None:
-            yield int(entry), comm
+def _listed(found: Sequence[object]) -> str:
+    """Return the first of what was found, and how many more there are."""
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    return ", ".join(map(str, found[:_LISTED])) + more
 
 
-def _zone_reclaim(proc: Path) -> Diagnostic | None:
-    name = "zone reclaim"
-    value = read_int(proc / "sys/vm/zone_reclaim_mode")
-    if value is None:
-        return None
-    if not value:
-        return Diagnostic(name, Severity.OK, "off")
-    return Diagnostic(
-        name,
-        Severity.WARN,
-        f"on (mode {value})",
-        "a node that fills is reclaimed instead of spilling over: promotions evict page cache",
-        "sysctl -w vm.zone_reclaim_mode=0",
-    )
+def _switch(name: str, path: Path, why: str, action: str, state: str = "on") -> Diagnostic | None:
+    """Return whether a file switches a feature of the kernel on, which conflicts; None without it.
 
-
-def _damon_module(sysfs: Path, module: str, effect: str) -> Diagnostic | None:
-    path = sysfs / f"module/{module}/parameters/enabled"
+    ``state`` is that of the feature while it is on, in which ``{0}`` is what the file has.
+    """
     value = read_text(path)
     if value is None:
         return None
-    if value.strip() not in ("Y", "1"):
-        return Diagnostic(module, Severity.OK, "off")
-    return Diagnostic(
-        module, Severity.WARN, "on", effect, f"echo N > /sys/module/{module}/parameters/enabled"
-    )
+    if value.strip() in ("", "0", "N", "n", "false"):
+        return Diagnostic(name, Severity.OK, "off")
+    return Diagnostic(name, Severity.WARN, state.format(value.strip()), why, action)
+
+
+def _module(sysfs: Path, module: str, effect: str) -> tuple[Path, str, str]:
+    """Return what ``_switch`` takes of a kernel module besides a name."""
+    action = f"echo N > /sys/module/{module}/parameters/enabled"
+    return sysfs / f"module/{module}/parameters/enabled", effect, action
 
 
 def _damon_schemes(sysfs: Path) -> Diagnostic | None:
@@ -312,26 +295,23 @@ def _memory_policies(proc: Path) -> Diagnostic | None:
     bound = [f"{pid} to {format_ids(nodes)}" for pid, nodes in bound_processes(proc)]
     if not bound:
         return Diagnostic(name, Severity.OK, "no process is bound to nodes")
-    more = f" and {len(bound) - _LISTED} more" if len(bound) > _LISTED else ""
     return Diagnostic(
         name,
         Severity.OK,
-        f"{len(bound)} bound (pid {', '.join(bound[:_LISTED])}{more})",
+        f"{len(bound)} bound (pid {_listed(bound)})",
         "hmd leaves pages on the nodes that MPOL_BIND (numactl --membind) binds them to",
     )
 
 
 def _virtual_machines(proc: Path) -> Diagnostic | None:
     """Look for processes that run virtual machines of KVM."""
-    pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
-    found = [pid for pid in pids if runs_guests(_open_files(proc / f"{pid}/fd"))]
+    found = [pid for pid in list_pids(proc) if runs_guests(_open_files(proc / f"{pid}/fd"))]
     if not found:
         return None
-    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     return Diagnostic(
         "virtual machines",
         Severity.OK,
-        f"{len(found)} of KVM (pid {', '.join(map(str, found[:_LISTED]))}{more})",
+        f"{len(found)} of KVM (pid {_listed(found)})",
         "pmu, spe and faults do not see what guests access: with these samplers, their pages stay"
         " where they are",
         "set sampler to damon or idle where targets are virtual machines",
@@ -406,10 +386,7 @@ class Privileges:
 
     @property
     def may_sample(self) -> bool:
-        """True where perf events on other users' processes may be opened.
-
-        CAP_SYS_ADMIN includes what CAP_PERFMON gives (since Linux 5.8, which split it off).
-        """
+        """True where perf events on other users' processes may be opened (or CAP_SYS_ADMIN)."""
         return (
             (self.has(Capability.PERFMON) and not self.perf_for_admins)
             or self.has(Capability.SYS_ADMIN)
@@ -418,19 +395,15 @@ class Privileges:
 
     @property
     def perf_for_admins(self) -> bool:
-        """True where CAP_PERFMON may not be enough.
+        """True where CAP_PERFMON may not be enough: above 2, the highest that Linux itself knows.
 
-        Linux itself knows values up to 2; Debian's and Ubuntu's kernels keep perf_event_open(2)
-        for CAP_SYS_ADMIN above that; 3 and 4 are their defaults. Other kernels ignore such values.
+        Debian's and Ubuntu's kernels then keep perf_event_open(2) for CAP_SYS_ADMIN.
         """
         return self.perf_event_paranoid is not None and self.perf_event_paranoid > PERFMON_ENOUGH
 
 
 def read_privileges(proc: Path = PROC) -> Privileges:
-    """Return the privileges of the calling process. Costs four small reads, and an event of a CPU.
-
-    No event is opened for another machine's files.
-    """
+    """Return the privileges of this process; on this machine, an event of a CPU is opened."""
     kernel = proc / "sys/kernel"
     return Privileges(
         capabilities=parse_capabilities(read_text(proc / "self/status") or ""),
@@ -469,8 +442,25 @@ def parse_open_files(limits: str) -> int | None:
 def privilege_findings(privileges: Privileges) -> tuple[Diagnostic, ...]:
     """Return what works with these privileges and what does not."""
     return (
-        _moving(privileges),
-        _moving_shared(privileges),
+        _capability(
+            privileges,
+            Capability.SYS_PTRACE,
+            "move pages",
+            Severity.FAIL,
+            ("pages of all processes", "only processes of this user"),
+            "move_pages(2), maps and smaps of other users' processes need it",
+        ),
+        _capability(
+            privileges,
+            Capability.SYS_NICE,
+            "move shared pages",
+            Severity.WARN,
+            (
+                "also pages that several processes map",
+                "pages that several processes map stay where they are",
+            ),
+            "MPOL_MF_MOVE_ALL needs it (only with `migrate: move_all: true`)",
+        ),
         _sampling(privileges),
         _ring_memory(privileges),
         _frames(privileges),
@@ -478,30 +468,19 @@ def privilege_findings(privileges: Privileges) -> tuple[Diagnostic, ...]:
     )
 
 
-def _moving(privileges: Privileges) -> Diagnostic:
-    name = "move pages"
-    if privileges.has(Capability.SYS_PTRACE):
-        return Diagnostic(name, Severity.OK, "CAP_SYS_PTRACE: pages of all processes")
-    return Diagnostic(
-        name,
-        Severity.FAIL,
-        "no CAP_SYS_PTRACE: only processes of this user",
-        "move_pages(2), maps and smaps of other users' processes need it",
-        _GRANT.format("CAP_SYS_PTRACE"),
-    )
-
-
-def _moving_shared(privileges: Privileges) -> Diagnostic:
-    name = "move shared pages"
-    if privileges.has(Capability.SYS_NICE):
-        return Diagnostic(name, Severity.OK, "CAP_SYS_NICE: also pages that several processes map")
-    return Diagnostic(
-        name,
-        Severity.WARN,
-        "no CAP_SYS_NICE: pages that several processes map stay where they are",
-        "MPOL_MF_MOVE_ALL needs it (only with `migrate: move_all: true`)",
-        _GRANT.format("CAP_SYS_NICE"),
-    )
+def _capability(
+    privileges: Privileges,
+    needed: Capability,
+    name: str,
+    level: Severity,
+    states: tuple[str, str],
+    why: str,
+) -> Diagnostic:
+    """Return whether a capability is in effect; ``states`` are with it and without it."""
+    capability, (with_it, without) = f"CAP_{needed.name}", states
+    if privileges.has(needed):
+        return Diagnostic(name, Severity.OK, f"{capability}: {with_it}")
+    return Diagnostic(name, level, f"no {capability}: {without}", why, _GRANT.format(capability))
 
 
 def _sampling(privileges: Privileges) -> Diagnostic:

@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: MIT
 """DAMON, the kernel's access monitor: hmd's kdamonds in /sys/kernel/mm/damon/admin.
 
-``Kdamonds`` is the tree (Documentation/admin-guide/mm/damon/usage.rst). Its files return EBUSY, to
-readers too, while another write waits for a kdamond; both are therefore retried for a while.
-``KdamondThread`` switches one kdamond on and off, and leaves it alone once another program has
-taken it (:mod:`hmd.linux.damon_ownership`).
-
-``Kdamond`` monitors regions of processes' memory (Linux 6.6, CONFIG_DAMON_VADDR). A region read
-from sysfs does not name its target, so each target has a scheme of its own, with the action
-``stat``, which does nothing, and a filter for that target. The caller sets the regions: DAMON's
-splitting is prevented, and its merging as far as possible. A changed setting costs one write (about
-10 µs), a changed region two; reading waits for one or two aggregation intervals and costs about 10
-µs per region.
+``Kdamonds`` is the tree (Documentation/admin-guide/mm/damon/usage.rst). ``Kdamond`` monitors
+regions of processes' memory (Linux 6.6, CONFIG_DAMON_VADDR). A region read from sysfs does not name
+its target, so each target has a scheme of its own, with the action ``stat``, which does nothing,
+and a filter for that target. The caller sets the regions: DAMON's splitting is prevented, and its
+merging as far as possible. A changed setting costs one write (about 10 µs); reading waits for one
+or two aggregation intervals and costs about 10 µs per region.
 
 ``CacheKdamond`` demotes page cache without accesses, by the DAMOS action migrate_cold with the
 filters ``anon`` and ``young`` (mm/damon/paddr.c; Linux 6.11, CONFIG_DAMON_PADDR): the kernel checks
 accessed bits and reads of one page in each of up to a thousand regions, and moves file pages of
-regions without any. Set-up takes some 30 writes, about 1 ms.
+regions without any.
+
+``DamonClaim`` is exclusive use. Changing the number of kdamonds removes the set-up of all of them,
+and fails while one runs (damon_sysfs_kdamonds_add_dirs() in mm/damon/sysfs.c). hmd therefore claims
+DAMON only where no kdamond is set up, and notes that in a file that stays locked for its lifetime
+(flock(2)). An unlocked note that names the present directory (sysfs never reuses an inode number)
+was left by an hmd that was killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -32,7 +36,15 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.errors import UnavailableError, unavailable_code
+from hmd.base.errors import (
+    Diagnostic,
+    MissingError,
+    NotPermittedError,
+    Severity,
+    UnavailableError,
+    os_error,
+    unavailable_code,
+)
 from hmd.linux.procfs import (
     PROC,
     ProcessId,
@@ -55,6 +67,13 @@ sysfs with EBUSY. DAMON_STAT_ENABLED_DEFAULT starts damon_stat at boot (Linux 6.
 _RETRY_S = 0.01
 _STATE_S = 0.1
 
+NOTE = Path("/run/hmd/damon")
+EXIT_PATIENCE_S = 15.0
+"""A process killed while it waits for DAMON exits only when DAMON answers."""
+
+_NOTE_BYTES = 256
+NOT_READABLE: Final = "its files in sysfs may not be read by this user"
+
 Write = Callable[[Path, str], None]
 Answer = TypeVar("Answer")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -62,11 +81,10 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PATIENCE = 16
 """Aggregation intervals that a read waits for at most."""
 
-_MOST = 2**32 - 1
+_MAX_COUNT, _MAX_BYTES = 2**32 - 1, 2**64 - 1
 _NEVER_US = 3600 * 10**6
-_REGIONS_LEAST = 3  # which damon_set_attrs() asks for
-_MOST_BYTES = 2**64 - 1
-REGIONS_LEAST, REGIONS_MOST = 10, 1000
+_MIN_SETTABLE_REGIONS = 3  # which damon_set_attrs() asks for
+MIN_REGIONS, MAX_REGIONS = 10, 1000
 
 CHECKS_PER_WINDOW: Final = 20
 """Checks of a region per aggregation."""
@@ -108,8 +126,8 @@ def _advice(code: int) -> str:
 class Kdamonds:
     """The kdamonds of this machine.
 
-    ``write`` writes a pseudo file or raises OSError; after EBUSY it is called again for up to
-    ``busy_s``.
+    ``write`` writes a pseudo file or raises OSError. Files return EBUSY, to readers too, while
+    another write waits for a kdamond; both are retried for up to ``busy_s``.
     """
 
     def __init__(self, sysfs: Path, write: Write = write_text, busy_s: float = BUSY_S) -> None:
@@ -170,12 +188,7 @@ class Kdamonds:
 
     def identity(self, index: int) -> int | None:
         """Return a number that only this directory of the kdamond has: its inode number."""
-        try:
-            return (self.path / str(index)).stat().st_ino
-        except OSError as error:
-            if absent(error):
-                return None
-            raise
+        return _inode(self.path / str(index))
 
     def switch_off(self, index: int) -> None:
         """Stop a kdamond, our own or another program's, if it runs. Raises DamonError."""
@@ -199,6 +212,15 @@ class Kdamonds:
         return _while_busy(lambda: read_text(self.path / name), busy_s, name)
 
 
+def _inode(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_ino
+    except OSError as error:
+        if absent(error):
+            return None
+        raise
+
+
 def _while_busy(ask: Callable[[], Answer], busy_s: float, what: str) -> Answer:
     """Return the answer; retries while it is EBUSY. Raises DamonError."""
     deadline = time.monotonic() + busy_s
@@ -213,10 +235,14 @@ def _while_busy(ask: Callable[[], Answer], busy_s: float, what: str) -> Answer:
 
 
 class KdamondThread:
-    """The kdamond ``index``; while it is off, changes by other programs are left alone."""
+    """The kdamond ``index`` of those that hmd has claimed; a subclass sets it up and starts it.
+
+    While it is off, changes by other programs are left alone.
+    """
 
     def __init__(self, kdamonds: Kdamonds, index: int = 0, proc: Path = PROC) -> None:
         self._all, self._index, self._proc = kdamonds, index, proc
+        self._context = f"{index}/contexts/0"
         self._identity = kdamonds.identity(index)
         self._pid: int | None = None
         self._thread: ProcessId | None = None
@@ -237,23 +263,6 @@ class KdamondThread:
                 self._ticks = stat.cpu_ticks
         return (self._past_ticks + self._ticks) / _TICKS_PER_SECOND
 
-    def check(self) -> None:
-        """Raise DamonError, EBUSY, where another program has taken the kdamond, or a module DAMON.
-
-        A start would be retried for ``BUSY_S`` otherwise.
-        """
-        if module := self._all.exclusive_module():
-            raise DamonError(errno.EBUSY, f"{module} has it for itself alone")
-        if self._all.is_on(self._index) or self._all.identity(self._index) != self._identity:
-            raise DamonError(errno.EBUSY, "the kdamond of hmd has been taken")
-
-    def start(self) -> None:
-        """Switch it on, as its files are set up. Raises DamonError."""
-        self._all.write(f"{self._index}/state", "on")
-        self._pid = self._all.thread(self._index)
-        # In a container /proc may not show it.
-        self._thread = identify(self._pid, self._proc) if self._pid else None
-
     def stop(self) -> None:
         """Switch it off, if it runs; waits for a sampling interval. Raises DamonError."""
         self._past_ticks = round(self.cpu_s * _TICKS_PER_SECOND)
@@ -261,30 +270,28 @@ class KdamondThread:
             self._all.switch_off(self._index)
         self._pid, self._thread, self._ticks = None, None, 0
 
+    def _check(self) -> None:
+        """Raise DamonError (EBUSY) where others have the kdamond: a start would be retried."""
+        if module := self._all.exclusive_module():
+            raise DamonError(errno.EBUSY, f"{module} has it for itself alone")
+        if self._all.is_on(self._index) or self._all.identity(self._index) != self._identity:
+            raise DamonError(errno.EBUSY, "the kdamond of hmd has been taken")
 
-@dataclass(frozen=True, slots=True)
-class Monitoring:
-    """DAMON's intervals, in µs.
+    def _switch_on(self) -> None:
+        self._all.write(f"{self._index}/state", "on")
+        self._pid = self._all.thread(self._index)
+        # In a container /proc may not show it.
+        self._thread = identify(self._pid, self._proc) if self._pid else None
 
-    Every ``sample_us`` DAMON checks one page of each region; the accesses found within
-    ``aggregation_us`` are the region's count.
-    """
-
-    sample_us: int
-    aggregation_us: int
-
-    @property
-    def max_accesses(self) -> int:
-        """The count of a region whose page was accessed at every check."""
-        return max(1, self.aggregation_us // self.sample_us)
+    def _write(self, values: Mapping[str, object]) -> None:
+        """Write files of the context, by their paths in it. Raises DamonError."""
+        for name, value in values.items():
+            self._all.write(f"{self._context}/{name}", value)
 
 
 @dataclass(frozen=True, slots=True)
 class DamonRegions:
-    """Regions of one process, by address; columns of shape ``(n,)``.
-
-    ``start`` and ``end`` (exclusive) are addresses, ``accesses`` the checks that found an access.
-    """
+    """Regions of a process; columns ``(n,)``: addresses, and checks that found an access."""
 
     start: npt.NDArray[np.uint64]
     end: npt.NDArray[np.uint64]
@@ -304,115 +311,78 @@ class DamonRegions:
 _NOTHING = DamonRegions(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))
 
 
-class Kdamond:
-    """The first kdamond, which hmd has claimed: one context, one target and scheme per process.
-
-    While it is off, changes by other programs are left alone. ``waited_s`` is the wait of the last
-    read.
-    """
+class Kdamond(KdamondThread):
+    """Monitors regions, one target per process; ``waited_s`` is the wait of the last read."""
 
     def __init__(
         self, kdamonds: Kdamonds, proc: Path = PROC, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(kdamonds, proc=proc)
         self.waited_s = 0.0
         self._clock = clock
-        self._all = kdamonds
-        self._folder = kdamonds.path / "0/contexts/0"
-        self._thread = KdamondThread(kdamonds, proc=proc)
+        self._folder = kdamonds.path / self._context
         self._staged: list[DamonRegions] = []
         self._targets_inode: int | None = None
 
-    @property
-    def running(self) -> bool:
-        """True while it monitors; it ends with its last target."""
-        return self._thread.running
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU time of the kernel threads since the construction, in seconds."""
-        return self._thread.cpu_s
-
     def start(
-        self, pids: Sequence[int], regions: Sequence[DamonRegions], monitoring: Monitoring
+        self,
+        pids: Sequence[int],
+        regions: Sequence[DamonRegions],
+        sample_us: int,
+        aggregation_us: int,
     ) -> None:
         """Monitor these regions of these processes and no others.
 
+        Every ``sample_us`` DAMON checks one page of each region; the accesses found within
+        ``aggregation_us`` are the region's count.
         Raises DamonError: EINVAL also where a process has exited, EBUSY where another program has
         taken the kdamond.
         """
         self.stop()
-        self._thread.check()
-        self._stage(pids, regions, monitoring)
-        self._thread.start()
+        self._check()
+        count = max(_MIN_SETTABLE_REGIONS, 2 * sum(map(len, regions)) - 1)
+        # DAMON halves its regions while they are no more than half of the most, and merges
+        # neighbours that are alike where they are smaller together than all memory over the fewest.
+        self._stage(
+            pids,
+            regions,
+            _monitoring("vaddr", sample_us, aggregation_us, _NEVER_US, count, count),
+        )
+        self._switch_on()
 
     def _stage(
-        self, pids: Sequence[int], regions: Sequence[DamonRegions], monitoring: Monitoring
+        self,
+        pids: Sequence[int],
+        regions: Sequence[DamonRegions],
+        monitoring: Mapping[str, object],
     ) -> None:
         """Write all settings; regions only where they changed since the last write."""
         there, self._staged = self._staged, []  # until all is written
-        write, context = self._all.write, "0/contexts/0"
         if len(there) != len(pids) or self._targets_inode != self._inode():
-            write("0/contexts/nr_contexts", 1)
-            write(f"{context}/targets/nr_targets", len(pids))
+            self._all.write(f"{self._index}/contexts/nr_contexts", 1)
+            self._write({"targets/nr_targets": len(pids)})
             there = [_NOTHING] * len(pids)
             self._targets_inode = self._inode()
-        write(f"{context}/operations", "vaddr")
-        intervals = f"{context}/monitoring_attrs/intervals"
-        write(f"{intervals}/sample_us", monitoring.sample_us)
-        write(f"{intervals}/aggr_us", monitoring.aggregation_us)
-        write(f"{intervals}/update_us", _NEVER_US)
-        # DAMON halves its regions while they are no more than half of the most, and merges
-        # neighbours that are alike where they are smaller together than all memory over the fewest.
-        limits = f"{context}/monitoring_attrs/nr_regions"
-        count = max(_REGIONS_LEAST, 2 * sum(map(len, regions)) - 1)
-        write(f"{limits}/max", count)
-        write(f"{limits}/min", count)
-        write(f"{context}/schemes/nr_schemes", len(pids))
+        self._write({**monitoring, "schemes/nr_schemes": len(pids)})
         for index, (pid, its) in enumerate(zip(pids, regions, strict=True)):
-            target = f"{context}/targets/{index}"
-            write(f"{target}/pid_target", pid)
-            self._set_regions(f"{target}/regions", its, there[index])
-            self._tell_all(f"{context}/schemes/{index}", index)
+            self._write({f"targets/{index}/pid_target": pid})
+            self._set_regions(f"targets/{index}/regions", its, there[index])
+            self._write(_counting_scheme(f"schemes/{index}", index))
         self._staged = list(regions)
 
     def _inode(self) -> int | None:
         """Return the inode number of the first target's directory, which is never reused."""
-        try:
-            return (self._folder / "targets/0").stat().st_ino
-        except OSError as error:
-            if absent(error):
-                return None
-            raise
+        return _inode(self._folder / "targets/0")
 
     def _set_regions(self, folder: str, regions: DamonRegions, there: DamonRegions) -> None:
-        write = self._all.write
         if len(regions) != len(there):
-            write(f"{folder}/nr_regions", len(regions))
+            self._write({f"{folder}/nr_regions": len(regions)})
             changed = np.arange(len(regions))
         else:
             changed = np.flatnonzero((regions.start != there.start) | (regions.end != there.end))
         for i in changed.tolist():
-            write(f"{folder}/{i}/start", int(regions.start[i]))
-            write(f"{folder}/{i}/end", int(regions.end[i]))
-
-    def _tell_all(self, scheme: str, target: int) -> None:
-        """Make a scheme apply to all regions of one target, with no action."""
-        write = self._all.write
-        write(f"{scheme}/action", "stat")
-        pattern = f"{scheme}/access_pattern"
-        write(f"{pattern}/sz/max", _MOST_BYTES)
-        write(f"{pattern}/nr_accesses/max", _MOST)
-        write(f"{pattern}/age/max", _MOST)
-        write(f"{scheme}/filters/nr_filters", 1)
-        filtered = f"{scheme}/filters/0"
-        write(f"{filtered}/type", "target")
-        write(f"{filtered}/damon_target_idx", target)
-        # Regions that do not match are left out.
-        write(f"{filtered}/matching", "N")
-
-    def stop(self) -> None:
-        """Stop monitoring. Raises DamonError."""
-        self._thread.stop()
+            bounds = {"start": int(regions.start[i]), "end": int(regions.end[i])}
+            self._write({f"{folder}/{i}/{name}": bound for name, bound in bounds.items()})
 
     def read_regions(self) -> list[DamonRegions] | None:
         """Return the regions of each target, counted in the aggregation that ends then.
@@ -470,87 +440,265 @@ def _number(folder: int, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CacheWatch:
-    """Page cache without access for ``age_s`` is demoted.
-
-    At most ``bytes_per_s`` are visited per second, in ``cpu_share`` of a CPU's time.
-    """
+    """Demotes cache unused for ``age_s``: ``bytes_per_s`` and ``cpu_share`` of a CPU at most."""
 
     age_s: float
     bytes_per_s: int
     cpu_share: float
 
 
-class CacheKdamond:
-    """The kdamond ``index`` of those that hmd has claimed."""
-
-    def __init__(self, kdamonds: Kdamonds, index: int, proc: Path = PROC) -> None:
-        self._all, self._folder = kdamonds, f"{index}/contexts"
-        self._thread = KdamondThread(kdamonds, index, proc)
-
-    @property
-    def running(self) -> bool:
-        """True while it demotes."""
-        return self._thread.running
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU time of the kernel's thread so far, in seconds."""
-        return self._thread.cpu_s
+class CacheKdamond(KdamondThread):
+    """Demotes page cache."""
 
     def start(self, ranges: Sequence[tuple[int, int]], to_node: int, watch: CacheWatch) -> None:
         """Demote page cache in these physical addresses to a node; raises DamonError."""
-        self._thread.stop()
-        self._thread.check()
-        self._all.write(f"{self._folder}/nr_contexts", 1)
-        self._set_monitoring(watch.age_s)
-        self._set_ranges(ranges)
-        self._set_scheme(to_node, watch)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop it; raises DamonError."""
-        self._thread.stop()
-
-    def _set_monitoring(self, age_s: float) -> None:
-        window_us = max(1, round(age_s * 1e6 / WINDOWS))
-        self._write(
-            {
-                "operations": "paddr",
-                "monitoring_attrs/intervals/sample_us": max(1, window_us // CHECKS_PER_WINDOW),
-                "monitoring_attrs/intervals/aggr_us": window_us,
-                "monitoring_attrs/intervals/update_us": _UPDATE_WINDOWS * window_us,
-                "monitoring_attrs/nr_regions/max": REGIONS_MOST,
-                "monitoring_attrs/nr_regions/min": REGIONS_LEAST,
-            }
-        )
-
-    def _set_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
-        regions = "targets/0/regions"
-        self._write({"targets/nr_targets": 1, f"{regions}/nr_regions": len(ranges)})
+        self.stop()
+        self._check()
+        self._all.write(f"{self._index}/contexts/nr_contexts", 1)
+        window_us = max(1, round(watch.age_s * 1e6 / WINDOWS))
+        sample_us, update_us = max(1, window_us // CHECKS_PER_WINDOW), _UPDATE_WINDOWS * window_us
+        self._write(_monitoring("paddr", sample_us, window_us, update_us, MIN_REGIONS, MAX_REGIONS))
+        self._write({"targets/nr_targets": 1, "targets/0/regions/nr_regions": len(ranges)})
         for index, (start, end) in enumerate(ranges):
-            self._write({f"{regions}/{index}/start": start, f"{regions}/{index}/end": end})
+            region = f"targets/0/regions/{index}"
+            self._write({f"{region}/start": start, f"{region}/end": end})
+        self._write({"schemes/nr_schemes": 1, **_demoting_scheme("schemes/0", to_node, watch)})
+        self._switch_on()
 
-    def _set_scheme(self, to_node: int, watch: CacheWatch) -> None:
-        scheme = "schemes/0"
-        self._write(
-            {
-                "schemes/nr_schemes": 1,
-                f"{scheme}/action": "migrate_cold",
-                f"{scheme}/target_nid": to_node,
-                f"{scheme}/access_pattern/sz/max": _MOST_BYTES,
-                f"{scheme}/access_pattern/nr_accesses/max": 0,
-                f"{scheme}/access_pattern/age/min": WINDOWS,
-                f"{scheme}/access_pattern/age/max": _MOST,
-                f"{scheme}/quotas/bytes": watch.bytes_per_s * _QUOTA_MS // 1000,
-                f"{scheme}/quotas/ms": max(1, round(watch.cpu_share * _QUOTA_MS)),
-                f"{scheme}/quotas/reset_interval_ms": _QUOTA_MS,
-                f"{scheme}/filters/nr_filters": 2,
-            }
+
+def _monitoring(
+    operations: str, sample_us: int, aggregation_us: int, update_us: int, fewest: int, most: int
+) -> dict[str, object]:
+    """Return the files of a context that say how it monitors; the last two are of regions."""
+    intervals, regions = "monitoring_attrs/intervals", "monitoring_attrs/nr_regions"
+    return {
+        "operations": operations,
+        f"{intervals}/sample_us": sample_us,
+        f"{intervals}/aggr_us": aggregation_us,
+        f"{intervals}/update_us": update_us,
+        f"{regions}/max": most,
+        f"{regions}/min": fewest,
+    }
+
+
+def _counting_scheme(scheme: str, target: int) -> dict[str, object]:
+    """Return the files of a scheme for all regions of one target, with no action."""
+    pattern, its_filter = f"{scheme}/access_pattern", f"{scheme}/filters/0"
+    return {
+        f"{scheme}/action": "stat",
+        f"{pattern}/sz/max": _MAX_BYTES,
+        f"{pattern}/nr_accesses/max": _MAX_COUNT,
+        f"{pattern}/age/max": _MAX_COUNT,
+        f"{scheme}/filters/nr_filters": 1,
+        f"{its_filter}/type": "target",
+        f"{its_filter}/damon_target_idx": target,
+        f"{its_filter}/matching": "N",  # regions that do not match are left out
+    }
+
+
+def _demoting_scheme(scheme: str, to_node: int, watch: CacheWatch) -> dict[str, object]:
+    """Return the files of a scheme that demotes what had no access, but no anonymous pages."""
+    pattern, quotas = f"{scheme}/access_pattern", f"{scheme}/quotas"
+    files: dict[str, object] = {
+        f"{scheme}/action": "migrate_cold",
+        f"{scheme}/target_nid": to_node,
+        f"{pattern}/sz/max": _MAX_BYTES,
+        f"{pattern}/nr_accesses/max": 0,
+        f"{pattern}/age/min": WINDOWS,
+        f"{pattern}/age/max": _MAX_COUNT,
+        f"{quotas}/bytes": watch.bytes_per_s * _QUOTA_MS // 1000,
+        f"{quotas}/ms": max(1, round(watch.cpu_share * _QUOTA_MS)),
+        f"{quotas}/reset_interval_ms": _QUOTA_MS,
+        f"{scheme}/filters/nr_filters": 2,
+    }
+    for index, kind in enumerate(("anon", "young")):  # pages that match are left alone
+        files |= {f"{scheme}/filters/{index}/type": kind, f"{scheme}/filters/{index}/matching": "Y"}
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """An hmd that uses DAMON, or (``left``) was killed while it used it."""
+
+    pid: int
+    left: bool
+
+
+class DamonClaim:
+    """The claim to DAMON, with ``count`` kdamonds; lasts until ``release``."""
+
+    def __init__(
+        self, kdamonds: Kdamonds, note: Path = NOTE, proc: Path = PROC, count: int = 1
+    ) -> None:
+        """Claim DAMON, after stopping what a killed hmd left.
+
+        Raises MissingError where this kernel has none, or another program uses it.
+        """
+        self._kdamonds = kdamonds
+        if kdamonds.is_forbidden:
+            raise NotPermittedError(f"DAMON: {NOT_READABLE}; run hmd as root")
+        if kdamonds.count is None:
+            raise MissingError(
+                "this kernel has no DAMON in sysfs: use one with CONFIG_DAMON_SYSFS and "
+                "CONFIG_DAMON_VADDR"
+            )
+        self._fd = _lock(note, proc)
+        try:
+            stop_left(kdamonds, self._fd)
+            _refuse_others(kdamonds)
+            kdamonds.set_count(count)
+            self._identity = kdamonds.identity(0)
+            noted = {"pid": os.getpid(), "kdamond": self._identity}
+            os.pwrite(self._fd, json.dumps(noted).encode().ljust(_NOTE_BYTES), 0)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    @property
+    def held(self) -> bool:
+        """Whether the kdamonds are those claimed, not another's set up while they were off."""
+        return self._kdamonds.identity(0) == self._identity
+
+    def release(self) -> None:
+        """Remove the kdamond, unless another program has it by now. Called once, when it is off."""
+        try:
+            if self.held and not self._kdamonds.running():
+                self._kdamonds.set_count(0)
+            os.ftruncate(self._fd, 0)
+        finally:
+            os.close(self._fd)
+
+
+def _lock(note: Path, proc: Path) -> int:
+    """Return the descriptor of the locked note; waits for a holder that is being killed."""
+    try:
+        note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fd = os.open(note, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        if os.geteuid() == 0:
+            # A command of root must not leave the service a file that it cannot write.
+            owner, own = note.parent.stat(), os.fstat(fd)
+            if (own.st_uid, own.st_gid) != (owner.st_uid, owner.st_gid):
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+    except OSError as error:
+        remedy = f"remove {note}" if note.exists() else "run hmd as root"
+        raise os_error(
+            error, f"DAMON: cannot note its use in {note}: {error.strerror}; {remedy}"
+        ) from None
+    deadline = time.monotonic() + EXIT_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            pid = _noted(fd).get("pid", 0)
+            stat = read_stat(pid, proc) if pid else None
+            if (stat and not stat.exited) or time.monotonic() > deadline:
+                os.close(fd)
+                raise MissingError(f"DAMON is in use by another hmd (pid {pid})") from None
+        time.sleep(_RETRY_S)
+
+
+def _noted(fd: int) -> dict[str, int]:
+    try:
+        found = json.loads(os.pread(fd, _NOTE_BYTES, 0) or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def stop_left(kdamonds: Kdamonds, fd: int) -> bool:
+    """Stop the kdamonds whose first the note names; returns whether they still existed."""
+    identity = _noted(fd).get("kdamond")
+    if identity is None or identity != kdamonds.identity(0):
+        return False
+    for index in range(kdamonds.count or 0):
+        kdamonds.switch_off(index)
+    kdamonds.set_count(0)
+    os.ftruncate(fd, 0)
+    return True
+
+
+def stop_left_behind(kdamonds: Kdamonds, note: Path = NOTE) -> Holder | None:
+    """Stop the kdamonds that a killed hmd left, if any; returns that hmd."""
+    found = holder(kdamonds, note)
+    if found is None or not found.left:
+        return None
+    fd = os.open(note, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return found if stop_left(kdamonds, fd) else None
+    except BlockingIOError:
+        return None  # another hmd is doing that
+    finally:
+        os.close(fd)
+
+
+def holder(kdamonds: Kdamonds, note: Path = NOTE) -> Holder | None:
+    """Return the hmd that uses DAMON or was killed while it used it, or None."""
+    identity = kdamonds.identity(0) if kdamonds.count else None
+    if identity is None:
+        return None
+    try:
+        fd = os.open(note, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        noted = _noted(fd)
+        if noted.get("kdamond") != identity:
+            return None
+        left = False
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            left = True
+        return Holder(noted.get("pid", 0), left)
+    finally:
+        os.close(fd)
+
+
+def damon_finding(sysfs: Path, note: Path = NOTE) -> Diagnostic:
+    """Return the user of DAMON, and whether a killed hmd left a kdamond."""
+    name = "DAMON"
+    kdamonds = Kdamonds(sysfs)
+    if kdamonds.is_forbidden:
+        return Diagnostic(name, Severity.WARN, "not known", NOT_READABLE, "run it as root")
+    if kdamonds.count is None:
+        return Diagnostic(name, Severity.OK, "not in this kernel")
+    found = holder(kdamonds, note)
+    if found is not None and found.left:
+        return Diagnostic(
+            name,
+            Severity.WARN,
+            f"a kdamond that an hmd left (pid {found.pid}), which was killed",
+            "it costs CPU time until its processes end, and others cannot use DAMON",
+            f"start hmd, which stops it, or: echo off > {kdamonds.path}/0/state",
         )
-        for index, kind in enumerate(("anon", "young")):  # pages that match are left alone
-            kept = f"{scheme}/filters/{index}"
-            self._write({f"{kept}/type": kind, f"{kept}/matching": "Y"})
+    if found is not None:
+        return Diagnostic(name, Severity.OK, f"in use by hmd (pid {found.pid})")
+    others = _others(kdamonds)
+    return Diagnostic(name, Severity.OK, others or "in this kernel, not in use")
 
-    def _write(self, values: dict[str, object]) -> None:
-        for name, value in values.items():
-            self._all.write(f"{self._folder}/0/{name}", value)
+
+def _others(kdamonds: Kdamonds) -> str:
+    """Return what uses DAMON, in words; empty where it is free."""
+    if module := kdamonds.exclusive_module():
+        return f"in use by the kernel's {module}, for itself alone"
+    running = [
+        f"kdamond {i}" + (f" (pid {pid})" if pid else "") for i, pid in kdamonds.running().items()
+    ]
+    if running:
+        return f"in use by another: {', '.join(running)}"
+    return "set up by another, and off" if kdamonds.configured() else ""
+
+
+def _refuse_others(kdamonds: Kdamonds) -> None:
+    others = _others(kdamonds)
+    if not others:
+        return
+    first = next(iter(kdamonds.running()), None)
+    if module := kdamonds.exclusive_module():
+        command = f"echo N > /sys/module/{module}/parameters/enabled"
+    elif first is None:
+        command = f"echo 0 > {kdamonds.path}/nr_kdamonds"
+    else:
+        command = f"echo off > {kdamonds.path}/{first}/state"
+    raise MissingError(f"DAMON is {others}; if that is not needed: {command}")

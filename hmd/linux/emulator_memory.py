@@ -12,10 +12,11 @@ import contextlib
 import mmap
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ import numpy.typing as npt
 from hmd.base.errors import MissingError, os_error
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.procfs import SYSFS
+
+T = TypeVar("T")
 
 MAGIC = 0x3130554D45444D48
 VERSION = 4
@@ -69,8 +72,7 @@ _HEADER = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCounters:
+class NodeCounters(NamedTuple):
     """Traffic between one vCPU and one node; misses are user-mode demand misses of 64-byte lines.
 
     Each line counts in one of the first five fields. Bytes are those that the media moved,
@@ -119,24 +121,14 @@ class PluginVcpuCounters(VcpuCounters):
     lost_samples: int
 
 
-NODE_WORDS = tuple(field.name for field in fields(NodeCounters))
+NODE_WORDS = NodeCounters._fields
 VCPU_WORDS = tuple(field.name for field in fields(VcpuCounters) if field.name != "nodes")
 """Counters in the order in which the plugin and the timing model have them."""
 
+_SAMPLE_WORDS = ("load_samples", "store_samples", "lost_samples")
+_TIME_WORDS = ("host_ns", "paced_ns", "behind_ns")
 _VCPU_HEAD = np.dtype(
-    [
-        (name, "<u8")
-        for name in (
-            "clock_ps",
-            "load_samples",
-            "store_samples",
-            "lost_samples",
-            "sequence",
-            "host_ns",
-            "paced_ns",
-            "behind_ns",
-        )
-    ]
+    [(name, "<u8") for name in ("clock_ps", *_SAMPLE_WORDS, "sequence", *_TIME_WORDS)]
 )
 _COUNTERS = np.dtype(
     [(name, "<u8") for name in VCPU_WORDS]
@@ -167,12 +159,44 @@ def find_device(sysfs: Path = SYSFS) -> Path | None:
     return None
 
 
+class _Word(Generic[T]):
+    """A word of the header as an attribute of ``SharedMemory``."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind: Callable[[Any], T] = kind
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, memory: SharedMemory, owner: type) -> T:
+        return self._kind(memory._header[self._name][0])
+
+    def __set__(self, memory: SharedMemory, value: T) -> None:
+        memory._header[self._name][0] = value
+
+
 class SharedMemory:
-    """The mapped memory; a context manager.
+    """The mapped memory; a context manager. Counters are at most a millisecond old.
 
     Raises UnavailableError where the file cannot be opened, MissingError where the plugin has not
     laid it out.
     """
+
+    vcpus, nodes = _Word(int), _Word(int)
+    dilation = _Word(float)
+    """Host (and guest) time over modelled time; a change applies from the next start on."""
+    clock_ps = _Word(int)
+    """Modelled time of the machine, the furthest vCPU's."""
+    running = _Word(bool)
+    """True while the timing model is on."""
+    armed = _Word(bool)
+    """True once code is instrumented, soon after ``running`` was set."""
+    store_period = _Word(int)
+    """Stores per sample, as ``sample`` last set it; 0: none are sampled."""
+    recorded = _Word(int)
+    """Misses of the recording so far, those without room included."""
+    awake_ps = _Word(int)
+    """Modelled time in which at least one watched vCPU did not halt, until all did."""
 
     def __init__(self, fd: int) -> None:
         """Map the file of this descriptor, which the caller keeps; MissingError if it is short."""
@@ -226,71 +250,49 @@ class SharedMemory:
         """True once the plugin has written its header."""
         return self._word("magic") == MAGIC
 
-    @property
-    def vcpus(self) -> int:
-        """Number of vCPUs."""
-        return self._word("vcpus")
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return self._word("nodes")
-
-    @property
-    def dilation(self) -> float:
-        """Host (and guest) time over modelled time; a change applies from the next start on."""
-        return float(self._header["dilation"][0])
-
-    @dilation.setter
-    def dilation(self, factor: float) -> None:
-        self._header["dilation"][0] = factor
-
-    @property
-    def clock_ps(self) -> int:
-        """Modelled time of the machine, the furthest vCPU's."""
-        return self._word("clock_ps")
-
     def vcpu_clock_ps(self, vcpu: int) -> int:
         """Return modelled time of one vCPU, live."""
-        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
-        return int(self._bytes[start : start + 8].view(np.uint64)[0])
+        return int(self._live(vcpu)[0]["clock_ps"][0])
+
+    # Single words: readers in the guest are slower than the plugin publishes, and so could not get
+    # a consistent snapshot of all.
 
     def vcpu_instructions(self, vcpu: int) -> int:
-        """Return the instructions that one vCPU has executed, at most a millisecond old.
-
-        A single word: readers in the guest are slower than the plugin publishes, and so could not
-        get a consistent snapshot of all.
-        """
-        return int(self._counters(vcpu)["instructions"][0])
+        """Return the instructions that one vCPU has executed."""
+        return int(self._live(vcpu)[1]["instructions"][0])
 
     def vcpu_busy_ps(self, vcpu: int) -> int:
-        """Return the modelled time for which one vCPU was not halted; a single word, likewise."""
-        return int(self._counters(vcpu)["busy_ps"][0])
+        """Return the modelled time for which one vCPU was not halted."""
+        return int(self._live(vcpu)[1]["busy_ps"][0])
+
+    def load_misses(self, vcpu: int) -> int:
+        """Return the load misses of a vCPU."""
+        return int(self._live(vcpu)[1]["node"]["load_misses"].sum())
 
     def node_bytes(self, node: int) -> tuple[int, int]:
         """Return the bytes that a node's memory has read and written for all vCPUs."""
-        moved = [self._counters(vcpu)["node"][0, node] for vcpu in range(self.vcpus)]
+        moved = [self._live(vcpu)[1]["node"][0, node] for vcpu in range(self.vcpus)]
         return sum(int(n["read_bytes"]) for n in moved), sum(int(n["write_bytes"]) for n in moved)
 
-    def _counters(self, vcpu: int) -> Any:
-        """Return a view of the counters of one vCPU, which may change while it is read."""
-        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
-        start += _VCPU_HEAD.itemsize
-        return self._bytes[start : start + _COUNTERS.itemsize].view(_COUNTERS)
+    def counters(self, vcpu: int) -> PluginVcpuCounters:
+        """Return a consistent snapshot of a vCPU's counters, if no killed machine was writing."""
+        head, live = self._live(vcpu)
+        for _ in range(_SNAPSHOT_ATTEMPTS):
+            sequence = int(head["sequence"][0])
+            first, words = head.copy(), live.copy()
+            if sequence % 2 == 0 and sequence == int(head["sequence"][0]):
+                break
+            time.sleep(_SNAPSHOT_WAIT_S)
+        return PluginVcpuCounters(
+            **{name: int(words[name][0]) for name in VCPU_WORDS},
+            **{name: int(first[name][0]) for name in (*_TIME_WORDS, *_SAMPLE_WORDS)},
+            nodes=tuple(NodeCounters(*words["node"][0, n].tolist()) for n in range(self.nodes)),
+        )
 
-    @property
-    def armed(self) -> bool:
-        """True once code is instrumented, soon after ``running`` was set."""
-        return self._word("armed") != 0
-
-    @property
-    def running(self) -> bool:
-        """True while the timing model is on."""
-        return self._word("running") != 0
-
-    @running.setter
-    def running(self, on: bool) -> None:
-        self._header["running"][0] = int(on)
+    def ring(self, vcpu: int) -> npt.NDArray[np.uint8]:
+        """Return a vCPU's perf ring, header page and data, as writable bytes in place."""
+        start = self._word("ring_offset") + vcpu * self._word("ring_stride")
+        return self._bytes[start : start + PAGE_BYTES + self._word("ring_data_bytes")]
 
     def sample(
         self,
@@ -310,14 +312,22 @@ class SharedMemory:
         the kernel takes an interrupt for each sample, as for samples with timestamps, instead of
         one for a full buffer. ``kernel_mode``: accesses of the kernel are counted and sampled, too.
         """
-        self._header["kernel_mode"][0] = int(kernel_mode)
-        self._header["each_interrupts"][0] = int(each_interrupts)
-        self._header["load_period"][0] = load_period
-        self._header["store_period"][0] = store_period
-        self._header["pair_period"][0] = pair_period
-        self._header["prefetched_period"][0] = prefetched_period
-        self._header["ldlat_ns"][0] = ldlat_ns
-        self._header["enabled"][0] = 1
+        words = {
+            "kernel_mode": kernel_mode,
+            "each_interrupts": each_interrupts,
+            "load_period": load_period,
+            "store_period": store_period,
+            "pair_period": pair_period,
+            "prefetched_period": prefetched_period,
+            "ldlat_ns": ldlat_ns,
+            "enabled": True,  # the last: the plugin reads the others then
+        }
+        for name, value in words.items():
+            self._header[name][0] = value
+
+    def stop_sampling(self) -> None:
+        """Make the plugin stop writing records."""
+        self._header["enabled"][0] = 0
 
     def set_pmu(self, tag_interval: int, *, ibs: bool) -> None:
         """Say what the emulated CPU is; ``ibs`` tags ops, the other counts misses or tags loads."""
@@ -334,22 +344,6 @@ class SharedMemory:
         if self.selection is not Selection.OPS:
             self._header["selection"][0] = Selection.TAGGED if tagged else Selection.COUNTED
 
-    def load_misses(self, vcpu: int) -> int:
-        """Return the load misses of a vCPU so far, at most a millisecond old."""
-        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
-        start += _VCPU_HEAD.itemsize
-        words = self._bytes[start : start + _COUNTERS.itemsize].view(_COUNTERS)
-        return int(words["node"]["load_misses"].sum())
-
-    @property
-    def store_period(self) -> int:
-        """Stores per sample, as ``sample`` last set it; 0: none are sampled."""
-        return self._word("store_period")
-
-    def stop_sampling(self) -> None:
-        """Make the plugin stop writing records."""
-        self._header["enabled"][0] = 0
-
     def record_misses(self, *vcpus: int) -> None:
         """Start a new recording of these vCPUs' misses, or stop without any."""
         if vcpus:
@@ -359,49 +353,6 @@ class SharedMemory:
     def watch(self, *vcpus: int) -> None:
         """Measure ``awake_ps`` of these vCPUs, which are halted now."""
         self._header["watched_vcpus"][0] = sum(1 << vcpu for vcpu in vcpus)
-
-    @property
-    def awake_ps(self) -> int:
-        """Modelled time in which at least one watched vCPU did not halt, until all did."""
-        return self._word("awake_ps")
-
-    @property
-    def recorded(self) -> int:
-        """Misses of the recording so far, those without room included."""
-        return self._word("recorded")
-
-    def ring(self, vcpu: int) -> npt.NDArray[np.uint8]:
-        """Return a vCPU's perf ring, header page and data, as writable bytes in place."""
-        start = self._word("ring_offset") + vcpu * self._word("ring_stride")
-        return self._bytes[start : start + PAGE_BYTES + self._word("ring_data_bytes")]
-
-    def counters(self, vcpu: int) -> PluginVcpuCounters:
-        """Return a consistent snapshot of a vCPU's counters, at most a millisecond old.
-
-        After a machine was killed while writing, the words may be inconsistent.
-        """
-        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
-        middle = start + _VCPU_HEAD.itemsize
-        head = self._bytes[start:middle].view(_VCPU_HEAD)
-        live = self._bytes[middle : middle + _COUNTERS.itemsize].view(_COUNTERS)
-        for _ in range(_SNAPSHOT_ATTEMPTS):
-            sequence = int(head["sequence"][0])
-            first, words = head.copy(), live.copy()
-            if sequence % 2 == 0 and sequence == int(head["sequence"][0]):
-                break
-            time.sleep(_SNAPSHOT_WAIT_S)
-        return PluginVcpuCounters(
-            **{name: int(words[name][0]) for name in VCPU_WORDS},
-            **{name: int(first[name][0]) for name in ("host_ns", "paced_ns", "behind_ns")},
-            **{
-                name: int(first[name][0])
-                for name in ("load_samples", "store_samples", "lost_samples")
-            },
-            nodes=tuple(
-                NodeCounters(**{name: int(words["node"][name][0, node]) for name in NODE_WORDS})
-                for node in range(self.nodes)
-            ),
-        )
 
     def close(self) -> None:
         """Unmap, once no view of a ring is left; may be called twice."""
@@ -419,3 +370,10 @@ class SharedMemory:
 
     def _word(self, name: str) -> int:
         return int(self._header[name][0])
+
+    def _live(self, vcpu: int) -> tuple[Any, Any]:
+        """Return views of a vCPU's words, which may change while they are read: head, counters."""
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        middle = start + _VCPU_HEAD.itemsize
+        head = self._bytes[start:middle].view(_VCPU_HEAD)
+        return head, self._bytes[middle : middle + _COUNTERS.itemsize].view(_COUNTERS)

@@ -48,15 +48,14 @@ class ProcessExit:
 
 
 class ExitRecord(Generic[T]):
-    """What ``read`` returned at the moment when a process exited.
+    """What ``read`` returned at the moment when a process exited; a context manager with a thread.
 
-    A context manager with a thread of its own, for a caller that is busy for longer than the
-    moment may be off: in the emulated machine, reading a large process takes more than a tenth of
-    a short run. What /proc has of the process must stay until the context ends.
+    For a caller that is busy for longer than the moment may be off: in the emulated machine,
+    reading a large process takes more than a tenth of a short run. What /proc has of the process
+    must stay until the context ends.
     """
 
     def __init__(self, exited: Callable[[float], bool], read: Callable[[], T]) -> None:
-        """Wait with ``exited``, which takes a timeout in seconds as ``ProcessExit.wait`` does."""
         self._exited, self._read = exited, read
         self._done = threading.Event()
         self._stopped = False
@@ -91,15 +90,11 @@ class ExitRecord(Generic[T]):
 class ExitWatch:
     """The exits of a set of processes; ``close`` frees the descriptors.
 
-    A process without a pidfd (old kernel, descriptor limit, fixture tree) is looked up in /proc by
-    its start time instead. ``descriptors`` bounds the pidfds, so that some are left for others.
+    A process without a pidfd (old kernel, fixture tree, more than ``descriptors``, ``max_pidfds()``
+    if None) is looked up in /proc by its start time instead.
     """
 
     def __init__(self, proc: Path = PROC, descriptors: int | None = None) -> None:
-        """Start with no process; pidfds are used only where ``proc`` is the real /proc.
-
-        ``descriptors`` is ``max_pidfds()`` if None.
-        """
         self._proc = proc
         self._max_pidfds = max_pidfds() if descriptors is None else descriptors
         self._real = proc == PROC
@@ -112,10 +107,7 @@ class ExitWatch:
     def watch(
         self, processes: Iterable[ProcessId], same: Callable[[ProcessId], bool] = alive
     ) -> None:
-        """Replace the watched set; processes that stay keep their descriptor.
-
-        ``same`` returns whether the pid of a process is still its own.
-        """
+        """Replace the watched set; ``same`` says whether the pid of a process is still its own."""
         wanted = set(processes)
         for process in self._watched.keys() - wanted:
             self._forget(process)

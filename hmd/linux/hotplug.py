@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Memory hotplug: nodes that gain or lose memory, and the physical addresses of a node.
+"""CPUs and memory that come and go, and the physical addresses of a node.
 
-A check is a small read of sysfs (10 µs). Addresses follow from the memory blocks:
-/sys/devices/system/node/nodeN/memoryM is the block of block_size_bytes bytes at M times that size
-(Documentation/admin-guide/mm/memory-hotplug.rst; CONFIG_MEMORY_HOTPLUG). That costs the listing of
-one directory, with an entry per 128 MiB to 2 GiB.
+CPUs come online or go offline with SMT, a resume or a larger guest. A check is a small read of
+sysfs (10 µs).
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from hmd.linux.procfs import SYSFS, read_text
+from hmd.linux.procfs import SYSFS, parse_ids, read_text
 from hmd.linux.topology import memory_nodes
 
 CHECKS_AFTER_CHANGE: Final = 3
@@ -22,11 +20,32 @@ CHECKS_AFTER_CHANGE: Final = 3
 _BLOCK_BYTES = "devices/system/memory/block_size_bytes"
 
 
+ONLINE: Final = "devices/system/cpu/online"
+
+
+def online_cpus(sysfs: Path) -> tuple[int, ...]:
+    """Return the CPUs that are online, ascending."""
+    return parse_ids(read_text(sysfs / ONLINE))
+
+
+class CpuWatch:
+    """The CPUs that were online at the last check."""
+
+    def __init__(self, sysfs: Path) -> None:
+        self._sysfs = sysfs
+        self._seen = online_cpus(sysfs)
+
+    def changed(self) -> bool:
+        """Return whether other CPUs are online than at the last check; never if none is listed."""
+        seen = online_cpus(self._sysfs)
+        before, self._seen = self._seen, seen or self._seen
+        return self._seen != before
+
+
 class NodeWatch:
     """The nodes with memory at the last check."""
 
     def __init__(self, sysfs: Path) -> None:
-        """Start with the present nodes."""
         self._sysfs = sysfs
         self._seen = memory_nodes(sysfs)
         self._checks_left = 0
@@ -45,7 +64,9 @@ class NodeWatch:
 def physical_ranges(node: int, sysfs: Path = SYSFS) -> tuple[tuple[int, int], ...]:
     """Return start and end (exclusive) of a node's ranges of addresses, ascending.
 
-    () for a node that does not exist, and where the kernel lists no blocks.
+    /sys/devices/system/node/nodeN/memoryM is the block of block_size_bytes bytes at M times that
+    size (Documentation/admin-guide/mm/memory-hotplug.rst). () for a node that does not exist, and
+    where the kernel lists no blocks (CONFIG_MEMORY_HOTPLUG).
     """
     size = _hexadecimal(read_text(sysfs / _BLOCK_BYTES))
     try:

@@ -8,18 +8,13 @@ Which blocks are huge depends on fragmentation, khugepaged and splits, so the ke
 first source that answers is used: PAGEMAP_SCAN (Linux 6.7, CAP_SYS_PTRACE; about 1 µs per block),
 pagemap with kpageflags (CAP_SYS_ADMIN; about 3 µs per block), and smaps, which has one sum per
 mapping and so identifies only mappings that are huge throughout.
-
-For a gigantic page without a free one in the node's pool, move_pages(2) fails with ENOMEM as it
-does on a full node (:mod:`hmd.linux.node_memory`). The two differ in the size of the page, in
-/proc/PID/numa_maps. That walks the process's page tables, so it is read only where the node has
-none free and the process has such pages (HugetlbPages in /proc/PID/status).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -40,8 +35,9 @@ _BLOCK_PAGES = HUGE_PAGE_BYTES // PAGE_BYTES
 _FLAGS_BYTES = 2 << 40
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
-Spans: TypeAlias = npt.NDArray[np.uint64]
-"""Start and end (exclusive) of ranges of addresses, shape ``(n, 2)``."""
+Span: TypeAlias = tuple[int, int]
+"""Start and end (exclusive) of addresses."""
+_NO_BLOCKS: Final = np.empty(0, np.uint64)
 
 _POOL: Final = re.compile(r"hugepages-(\d+)kB", re.ASCII)
 _PAGE_SIZE: Final = re.compile(rb"^([0-9a-f]+) .*\bkernelpagesize_kB=([0-9]+)$", re.MULTILINE)
@@ -57,99 +53,42 @@ class HugeSource(StrEnum):
     SMAPS = "smaps"
 
 
-@dataclass(frozen=True, slots=True)
-class HugePages:
-    """Addresses of blocks that are one huge page each, ascending, shape ``(n,)``."""
-
-    address: npt.NDArray[np.uint64]
-    source: HugeSource
-
-
 def huge_source(proc: Path = PROC) -> HugeSource:
     """Return the best source that answers for the calling process."""
-    try:
-        fd = os.open(proc / "self" / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    fd = open_to_read(proc / "self" / "pagemap")
+    if fd is None:
         return HugeSource.SMAPS
     try:
         scan(fd, 0, PAGE_BYTES, PageIs.HUGE)
+        return HugeSource.SCAN
     except OSError:
-        return HugeSource.FLAGS if os.access(proc / "kpageflags", os.R_OK) else HugeSource.SMAPS
+        present = np.array([np.ones(1).ctypes.data], np.uint64)
+        flags = huge_by_flags(os.getpid(), present, proc)
+        return HugeSource.SMAPS if flags is None else HugeSource.FLAGS
     finally:
         os.close(fd)
-    return HugeSource.SCAN
 
 
-def read_huge_pages(pid: int, mappings: Mappings, proc: Path = PROC) -> HugePages | None:
-    """Return the huge pages in the ``mappings`` of ``pid``; None where it may not be read."""
-    spans = candidate_spans(mappings)
-    if not len(spans):
-        return HugePages(np.empty(0, np.uint64), HugeSource.SCAN)
-    for ask in (_from_scan, _from_flags, _from_smaps):
-        found = ask(pid, spans, proc)
-        if found is not None:
-            return found
-    return None
+def huge_pages_in(pid: int, spans: Sequence[Span], proc: Path = PROC) -> Addresses:
+    """Return the huge pages in ranges of addresses, by kpageflags or smaps, ascending."""
+    found = None
+    if sum(end - start for start, end in spans) <= _FLAGS_BYTES:
+        blocks = [_blocks_within(start, end) for start, end in spans]
+        found = huge_by_flags(pid, np.concatenate([_NO_BLOCKS, *blocks]), proc)
+    if found is None:
+        details = read_mapping_details(pid, proc)
+        found = _NO_BLOCKS if details is None else huge_throughout(details)
+    return found
 
 
-def candidate_spans(mappings: Mappings) -> Spans:
-    """Return the parts of mappings in whole blocks that may have huge pages.
-
-    Start and end of each, shape ``(n, 2)``. Memory without access, which is only reserved, is left
-    out; a span of terabytes is one row.
-    """
-    may = (mappings.huge_eligible | (mappings.kind == MappingKind.HUGETLB)) & mappings.accessible
-    first = _up(mappings.start[may])
-    last = mappings.end[may] & ~np.uint64(HUGE_PAGE_BYTES - 1)
-    whole = (first < last) & (first >= mappings.start[may])
-    return np.stack([first[whole], last[whole]], axis=1)
-
-
-def _up(addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Round up to a block; at the top of the address space that wraps to 0."""
-    return (addresses + np.uint64(HUGE_PAGE_BYTES - 1)) & ~np.uint64(HUGE_PAGE_BYTES - 1)
-
-
-def _from_scan(pid: int, spans: Spans, proc: Path) -> HugePages | None:
-    """Query PAGEMAP_SCAN for ranges that huge entries map."""
-    fd = open_to_read(proc / str(pid) / "pagemap")
-    if fd is None:
-        return None
-    try:
-        found = [_scan(fd, start, end) for start, end in spans.tolist()]
-    except OSError:
-        return None  # ENOTTY before Linux 6.7, ESRCH after exit
-    finally:
-        os.close(fd)
-    return HugePages(np.concatenate(found), HugeSource.SCAN)
-
-
-def _scan(fd: int, start: int, end: int) -> npt.NDArray[np.uint64]:
-    ranges = scan(fd, start, end, PageIs.HUGE).tolist()
-    found = [_blocks_within(first, last) for first, last in ranges]
-    return np.concatenate(found) if found else np.empty(0, np.uint64)
-
-
-def _blocks_within(start: int, end: int) -> npt.NDArray[np.uint64]:
+def _blocks_within(start: int, end: int) -> Addresses:
     """Return the aligned blocks that lie whole within ``start`` to ``end``."""
     numbers = np.arange(-(-start // HUGE_PAGE_BYTES), end // HUGE_PAGE_BYTES, dtype=np.uint64)
     return numbers * np.uint64(HUGE_PAGE_BYTES)
 
 
-def _from_flags(pid: int, spans: Spans, proc: Path) -> HugePages | None:
-    """Ask kpageflags for every block; None for more blocks than that is worth."""
-    if int((spans[:, 1] - spans[:, 0]).sum()) > _FLAGS_BYTES:
-        return None
-    blocks = np.concatenate([_blocks_within(start, end) for start, end in spans.tolist()])
-    found = huge_by_flags(pid, blocks, proc)
-    return None if found is None else HugePages(found, HugeSource.FLAGS)
-
-
 def huge_by_flags(pid: int, blocks: Addresses, proc: Path = PROC) -> Addresses | None:
-    """Return which blocks are huge: the compound pages by kpageflags, frames by pagemap.
-
-    None where frame numbers are hidden (CAP_SYS_ADMIN), or the process has exited.
-    """
+    """Return which blocks are huge; None where frames are hidden, or the process has exited."""
     entry = read_pagemap(pid, blocks // np.uint64(PAGE_BYTES), proc)
     if entry is None:
         return None
@@ -177,36 +116,25 @@ def _is_compound(kpageflags: int, frame: int) -> bool:
     return bool(first & _COMPOUND_HEAD and last & _COMPOUND_TAIL)
 
 
-def _from_smaps(pid: int, spans: Spans, proc: Path) -> HugePages | None:
-    """Return the blocks of mappings whose smaps sum shows that every aligned block is huge."""
-    details = read_mapping_details(pid, proc)
-    if details is None:
-        return None
-    found = huge_throughout(details)
-    row = np.searchsorted(spans[:, 0], found, side="right") - 1
-    inside = (row >= 0) & (found < spans[row, 1])
-    return HugePages(found[inside], HugeSource.SMAPS)
-
-
-def huge_throughout(details: Mappings) -> npt.NDArray[np.uint64]:
+def huge_throughout(details: Mappings) -> Addresses:
     """Return the blocks of the mappings that are huge throughout by their sums in smaps."""
-    found = []
-    for start, end, kind, huge_bytes in zip(
-        details.start.tolist(),
-        details.end.tolist(),
-        details.kind.tolist(),
-        details.huge_bytes.tolist(),
-        strict=True,
-    ):
-        first = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
-        whole = end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - first
-        if whole > 0 and (kind == MappingKind.HUGETLB or huge_bytes >= whole):
-            found.append(_blocks_within(start, end))
-    return np.concatenate(found) if found else np.empty(0, np.uint64)
+    block = np.uint64(HUGE_PAGE_BYTES)
+    first = details.start // block + (details.start % block != 0)
+    whole = (details.end // block).astype(np.int64) - first.astype(np.int64)
+    huge = (details.kind == MappingKind.HUGETLB) | (details.huge_bytes >= whole * HUGE_PAGE_BYTES)
+    rows = np.flatnonzero((whole > 0) & huge)
+    spans = zip(details.start[rows].tolist(), details.end[rows].tolist(), strict=True)
+    return np.concatenate([_NO_BLOCKS, *(_blocks_within(start, end) for start, end in spans)])
 
 
 class GiganticPages:
-    """Says which pages of a process are gigantic and find none free on a node."""
+    """Says which pages of a process are gigantic and find none free on a node.
+
+    For these, move_pages(2) fails with ENOMEM as on a full node (:mod:`hmd.linux.node_memory`); the
+    size of the page is in /proc/PID/numa_maps. That walks the process's page tables, so it is read
+    only where the node has none free and the process has such pages (HugetlbPages in
+    /proc/PID/status).
+    """
 
     def __init__(self, proc: Path = PROC, sysfs: Path = SYSFS) -> None:
         self._proc, self._nodes = proc, sysfs / "devices/system/node"

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The files of /proc and /sys by which hmd judges a machine, without what is personal.
 
-``collect_files`` reads what the tables here name and nothing else: no names of hosts, users or
-processes (but numad's, which doctor looks for), no serial numbers, no addresses, no command lines.
-``write_report`` puts them into a tar file, in which ``proc/`` and ``sys/`` are a machine as those
-of tests/fixtures are: code that takes both folders as arguments finds there what it found here.
+Only what the tables here name: no names of hosts, users or processes (but numad's, which doctor
+looks for), no serial numbers, no addresses, no command lines. In the tar file, ``proc/`` and
+``sys/`` are a machine as those of tests/fixtures are.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -96,14 +95,9 @@ def write_report(path: Path, files: Mapping[str, str]) -> None:
     """Write a tar file of these files, without owners and times; HmdError where that fails."""
     try:
         with tarfile.open(path, "w:gz") as archive:
-            for name, data in _encoded(files):
-                entry = tarfile.TarInfo(name)
+            for name, text in sorted(files.items()):
+                entry, data = tarfile.TarInfo(name), text.encode()
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))
     except OSError as error:
         raise HmdError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _encoded(files: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    for name, text in sorted(files.items()):
-        yield name, text.encode()

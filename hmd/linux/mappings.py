@@ -2,25 +2,14 @@
 """A process's mappings as columns: which may be moved, which are shared, which hold an address.
 
 ``read_mappings`` parses /proc/PID/maps (proc_pid_maps(5)), which the kernel prints without walking
-page tables; about 2 µs per mapping. Flags and huge pages are only in smaps, which walks them all: a
-second, slower call (10 µs per mapping).
+page tables; about 2 µs per mapping. Flags and huge pages are only in smaps, which walks them all
+(10 µs per mapping). vm.max_map_count permits 65,530 mappings, and a million where a database asks
+for it, so ``mapping_pieces`` reads some at a time, and ``mappings_at`` asks for those of some
+addresses by PROCMAP_QUERY (Linux 6.11, include/uapi/linux/fs.h): about 0.8 µs each, whatever the
+number of mappings.
 
-``mapping_pieces`` reads in pieces, so that no process decides how long a read takes:
-vm.max_map_count permits 65,530 mappings, and a million where a database asks for it. The kernel
-prints from the address that the last read reached (fs/proc/task_mmu.c, m_start()). Of a process
-with more than ``EXACT_MAPPINGS`` the rest is looked up by strides of ``STRIDE_BYTES``, where the
-kernel can.
-
-``mappings_at`` asks for the mappings of some addresses by PROCMAP_QUERY (Linux 6.11,
-include/uapi/linux/fs.h): about 0.8 µs each, whatever the number of mappings. Kernels before answer
-by the text, of which a bounded part is read.
-
-``shared_range`` identifies what other processes may map too. Shared anonymous memory, memfd, POSIX
-and System V segments and files on tmpfs are files to the kernel, with device, inode and offset.
-
-``compare_spaces`` orders address spaces by kcmp(2), KCMP_VM, so that processes with one space
-(CLONE_VM without CLONE_THREAD, vfork(2)) are found by bisection; about 1 µs. Needs CAP_SYS_PTRACE
-for processes of other users, and CONFIG_KCMP.
+Shared anonymous memory, memfd, POSIX and System V segments and files on tmpfs are files to the
+kernel, with device, inode and offset: ``SharedRange`` identifies what other processes may map too.
 """
 
 from __future__ import annotations
@@ -42,14 +31,15 @@ import numpy.typing as npt
 
 from hmd._native import ffi, lib
 from hmd.base.units import HUGE_PAGE_BYTES, MIB, PAGE_BYTES
+from hmd.linux.page_calls import c_array
 from hmd.linux.procfs import (
     PROC,
     ProcessId,
     absent,
     alive,
+    mounts,
     open_to_read,
     read_bytes,
-    read_text,
 )
 from hmd.linux.targets import SafeRegex
 
@@ -61,7 +51,7 @@ PROCESS_MOST: Final = 64
 _OFFSETS_END: Final = 1 << 56
 _SYSV: Final = "/SYSV"
 
-_COLUMNS = ("start", "end", "kind", "access", "unmovable", "huge_eligible", "huge_bytes")
+_COLUMNS = ("start", "end", "kind", "access", "unmovable", "huge_bytes")
 
 # Numbers as the kernel prints them: a 64-bit address has at most 16 digits.
 _HEADER = re.compile(
@@ -75,7 +65,6 @@ _HEADER = re.compile(
 _UNMOVABLE = frozenset({b"io", b"pf"})
 
 _HUGE_KIB = re.compile(rb"^(?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +(\d{1,15}) kB", re.M)
-_ELIGIBLE = re.compile(rb"^THPeligible: +1", re.M)
 _VM_FLAGS = re.compile(rb"^VmFlags:(.*)$", re.M)
 Addresses = npt.NDArray[np.uint64]
 
@@ -107,7 +96,7 @@ _GUEST_CPU: Final = "anon_inode:kvm-vcpu"
 
 
 def runs_guests(paths: Iterable[str]) -> bool:
-    """Return whether these mappings or descriptors are those of a virtual machine of KVM.
+    """Return whether mappings or descriptors are those of a virtual machine of KVM.
 
     It has to map each of its CPUs to run them (KVM_RUN, Documentation/virt/kvm/api.rst).
     """
@@ -115,11 +104,11 @@ def runs_guests(paths: Iterable[str]) -> bool:
 
 
 class FileKey(NamedTuple):
-    """A file: device and inode as maps prints them, and what distinguishes files of these.
+    """A file: device and inode as maps prints them, and what distinguishes files that have both.
 
-    That is ``name``. The inode of a System V segment is its id, which a memfd's may equal
-    (ipc/shm.c, newseg()). Subvolumes of btrfs have one device in maps, so that other files need
-    their path, and ``namespace``, the mount namespace that it is valid in; 0 where there is none.
+    The inode of a System V segment is its id, which a memfd's may equal (ipc/shm.c, newseg()).
+    Subvolumes of btrfs have one device in maps, so that other files need their path as ``name``,
+    and the mount ``namespace`` that it is valid in; 0 where there is none.
     """
 
     device: bytes
@@ -153,9 +142,9 @@ def shared_range(
 
 
 def in_namespace(ranges: Iterable[SharedRange], namespace: int) -> list[SharedRange]:
-    """Return the mappings as those of a process in a mount namespace, 0 where it is not known.
+    """Return the mappings as those of a process in a mount namespace.
 
-    Of a process whose namespace is not known, only memory without a path can be identified.
+    Where that is not known (0), only memory without a path can be identified.
     """
     known = [one for one in ranges if namespace or one.file.name in ("", _SYSV)]
     return [
@@ -200,10 +189,9 @@ class Mappings:
 
     ``start`` and ``end`` (exclusive) are addresses, ``kind`` holds ``MappingKind``, ``access`` bits
     of ``MappingAccess``. ``unmovable`` marks what only smaps shows (I/O and PFN maps; locked pages
-    are movable); ``huge_eligible`` where the kernel may use transparent huge pages, by shape alone
-    until ``read_mapping_details`` has asked smaps. ``huge_bytes`` is the part that is in huge pages
-    now, -1 where unknown. ``shared`` are the mappings of files that other processes may map too, as
-    far as hmd follows these (:mod:`hmd.linux.mappings`).
+    are movable); ``huge_bytes`` is the part that is in huge pages now, -1 where unknown.
+    ``shared`` are the mappings of files that other processes may map too, as far as hmd follows
+    these.
     """
 
     start: npt.NDArray[np.uint64]
@@ -211,7 +199,6 @@ class Mappings:
     kind: npt.NDArray[np.uint8]
     access: npt.NDArray[np.uint8]
     unmovable: npt.NDArray[np.bool_]
-    huge_eligible: npt.NDArray[np.bool_]
     huge_bytes: npt.NDArray[np.int64]
     path: tuple[str, ...]
     shared: tuple[SharedRange, ...] = ()
@@ -228,11 +215,7 @@ class Mappings:
 
     @property
     def movable(self) -> npt.NDArray[np.bool_]:
-        """Where pages may be moved, shape ``(n,)``.
-
-        Not: kernel and device pages, and executable file mappings, which are libraries shared
-        by many processes: moving them costs a walk of all mappers and gains little.
-        """
+        """Where pages may be moved: not the kernel's and devices', nor code, which gains little."""
         return self.migratable & ~self.executable_file
 
     @property
@@ -288,20 +271,28 @@ class Mappings:
         return inside & self.movable[row]
 
 
-def read_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
-    """Return the mappings of ``pid``, None where it has exited or may not be read.
+def anonymous_mappings(start: Addresses, end: Addresses) -> Mappings:
+    """Return mappings of anonymous memory for reading and writing, as models have them."""
+    count = len(start)
+    return Mappings(
+        start,
+        end,
+        kind=np.full(count, MappingKind.ANON, np.uint8),
+        access=np.full(count, MappingAccess.READ | MappingAccess.WRITE, np.uint8),
+        unmovable=np.zeros(count, np.bool_),
+        huge_bytes=np.zeros(count, np.int64),
+        path=("",) * count,
+    )
 
-    Reading another user's process needs CAP_SYS_PTRACE.
-    """
+
+def read_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
+    """Return the mappings of ``pid``, None after its exit and without CAP_SYS_PTRACE."""
     data = read_bytes(proc / str(pid) / "maps")
     return None if data is None else parse_maps(data)
 
 
 def read_mapping_details(pid: int, proc: Path = PROC) -> Mappings | None:
-    """Return the mappings with the fields of smaps; None as ``read_mappings``.
-
-    Costs a walk of the process's page tables: milliseconds per gigabyte.
-    """
+    """Return the mappings with the fields of smaps, in milliseconds per gigabyte; None likewise."""
     data = read_bytes(proc / str(pid) / "smaps")
     return None if data is None else parse_smaps(data)
 
@@ -312,7 +303,7 @@ def parse_maps(data: bytes) -> Mappings:
 
 
 def parse_smaps(data: bytes) -> Mappings:
-    """Return the mappings of a smaps file, with ``huge_bytes``, eligibility and VMA flags."""
+    """Return the mappings of a smaps file, with ``huge_bytes`` and VMA flags."""
     headers = list(_HEADER.finditer(data))
     mappings = _columns([m.groups() for m in headers])
     if not headers:
@@ -326,16 +317,15 @@ def parse_smaps(data: bytes) -> Mappings:
         kind=np.where(hugetlb, np.uint8(MappingKind.HUGETLB), mappings.kind),
         unmovable=np.array([not _UNMOVABLE.isdisjoint(f) for f in flags]),
         huge_bytes=np.array([body[1] for body in bodies], np.int64),
-        huge_eligible=np.array([body[2] for body in bodies]),
     )
 
 
-def _parse_body(body: bytes) -> tuple[frozenset[bytes], int, bool]:
-    """Return VMA flags, bytes in transparent huge pages, and whether more may become so."""
+def _parse_body(body: bytes) -> tuple[frozenset[bytes], int]:
+    """Return VMA flags, and bytes in transparent huge pages."""
     found = _VM_FLAGS.search(body)
     flags = frozenset(found.group(1).split()) if found else frozenset()
     huge = sum(int(kib) for kib in _HUGE_KIB.findall(body)) << 10
-    return flags, huge, _ELIGIBLE.search(body) is not None
+    return flags, huge
 
 
 def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
@@ -368,19 +358,14 @@ def mappings_of(
     n = len(start)
     kinds = {path: kind_of(path) for path in set(paths)}
     kind = np.fromiter((kinds[path] for path in paths), np.uint8, n)
-    # A huge page needs an aligned 2 MiB within the mapping.
     huge = np.uint64(HUGE_PAGE_BYTES)
     # Any file system of huge pages, wherever it is mounted; its mappings are whole huge pages.
     named = (kind == MappingKind.FILE) | (kind == MappingKind.SPECIAL)
     for row in np.flatnonzero(named & (start % huge == 0) & (end % huge == 0)).tolist():
         if paths[row].startswith("/") and backing(row)[1] in _devices_now(int(time.monotonic())):
             kind[row] = MappingKind.HUGETLB
-    first = (start + huge - np.uint64(1)) // huge * huge
-    # At the top of the address space the rounding wraps to 0; no huge page fits there.
-    fits = (first >= start) & (end >= first) & (end - first >= huge)
-    private = (access & MappingAccess.SHARED) == 0
-    own = (kind == MappingKind.ANON) | (kind == MappingKind.HEAP) | (kind == MappingKind.STACK)
-    large = ~private & (end - start >= LEAST_BYTES) & (kind != MappingKind.SPECIAL)
+    shared = (access & MappingAccess.SHARED) != 0
+    large = shared & (end - start >= LEAST_BYTES) & (kind != MappingKind.SPECIAL)
     found = []
     for row in np.flatnonzero(large).tolist():
         memory = bool(kind[row] != MappingKind.FILE)
@@ -394,7 +379,6 @@ def mappings_of(
         kind=kind,
         access=access,
         unmovable=np.zeros(n, np.bool_),
-        huge_eligible=fits & ((own & private) | (kind == MappingKind.SHM)),
         huge_bytes=np.full(n, -1, np.int64),
         path=paths,
         shared=tuple(found),
@@ -429,14 +413,9 @@ def repeated_views(mappings: Mappings) -> npt.NDArray[np.bool_]:
 
 
 def hugetlb_devices(proc: Path = PROC) -> frozenset[bytes]:
-    """Return the devices of hugetlbfs mounts, as maps prints them (proc_pid_mountinfo(5))."""
-    found = set()
-    for line in (read_text(proc / "self/mountinfo") or "").splitlines():
-        before, _, after = line.partition(" - ")
-        if after.startswith("hugetlbfs "):
-            major, minor = map(int, before.split()[2].split(":"))
-            found.add(b"%02x:%02x" % (major, minor))
-    return frozenset(found)
+    """Return the devices of hugetlbfs mounts, as maps prints them."""
+    devices = (map(int, device.split(":")) for device, _ in mounts(("hugetlbfs",), proc))
+    return frozenset(b"%02x:%02x" % (major, minor) for major, minor in devices)
 
 
 @lru_cache(maxsize=1)
@@ -468,8 +447,8 @@ def kind_of(path: str) -> MappingKind:
 def mappings_at(pid: int, addresses: Addresses, proc: Path = PROC) -> Mappings | None:
     """Return the mappings that contain any of the addresses; None as ``read_mappings``.
 
-    Time and memory follow the number of addresses. Without PROCMAP_QUERY the first ``TEXT_BYTES``
-    of maps are read at most, so that mappings beyond are missing.
+    Without PROCMAP_QUERY the first ``TEXT_BYTES`` of maps are read at most: mappings beyond are
+    missing.
     """
     fd = open_to_read(proc / str(pid) / "maps")
     if fd is None:
@@ -492,25 +471,13 @@ def mappings_at(pid: int, addresses: Addresses, proc: Path = PROC) -> Mappings |
 
 
 def query_at(fd: int, addresses: Addresses) -> Mappings:
-    """Return the mappings that contain any of the ascending addresses.
-
-    ``fd`` is /proc/PID/maps. OSError: ENOTTY before Linux 6.11, ESRCH after exit.
-    """
+    """Return the mappings of ascending addresses. OSError: ENOTTY before 6.11, ESRCH after exit."""
     rows, names = np.zeros(min(ROWS, max(1, len(addresses))), _ROW), ffi.new("char[]", _NAMES_BYTES)
+    space = len(rows), ffi.from_buffer("struct hmd_mapping[]", rows), _NAMES_BYTES, names
     done, found = ffi.new("size_t *"), list[Mappings]()
     while True:
-        count = _checked(
-            lib.hmd_mappings_at(
-                fd,
-                len(addresses),
-                ffi.from_buffer("uint64_t[]", addresses),
-                len(rows),
-                ffi.from_buffer("struct hmd_mapping[]", rows, require_writable=True),
-                _NAMES_BYTES,
-                names,
-                done,
-            )
-        )
+        asked = len(addresses), c_array(addresses)
+        count = _checked(lib.hmd_mappings_at(fd, *asked, *space, done))
         found.append(_mappings(rows[:count], names))
         addresses = addresses[int(done[0]) :]
         if not len(addresses):
@@ -524,18 +491,9 @@ def query_from(fd: int, address: int, stride_bytes: int) -> tuple[Mappings, int]
     mappings that begin and end before that are left out. ``fd`` and errors as ``query_at``.
     """
     rows, names = np.zeros(ROWS, _ROW), ffi.new("char[]", _NAMES_BYTES)
+    space = ROWS, ffi.from_buffer("struct hmd_mapping[]", rows), _NAMES_BYTES, names
     at = ffi.new("uint64_t *", address)
-    count = _checked(
-        lib.hmd_mappings_from(
-            fd,
-            at,
-            stride_bytes,
-            ROWS,
-            ffi.from_buffer("struct hmd_mapping[]", rows, require_writable=True),
-            _NAMES_BYTES,
-            names,
-        )
-    )
+    count = _checked(lib.hmd_mappings_from(fd, at, stride_bytes, *space))
     return _mappings(rows[:count], names), int(at[0])
 
 
@@ -592,12 +550,11 @@ def _text_at(fd: int, addresses: Addresses) -> Mappings:
 def mapping_pieces(
     pid: int, proc: Path = PROC, *, details: bool = False
 ) -> Generator[Mappings, None, None]:
-    """Yield the mappings of ``pid`` piece by piece, in order of address.
+    """Yield the mappings of ``pid`` by rising address, some at a time; none if it cannot be read.
 
-    ``details`` reads smaps, as ``read_mapping_details``. Yields nothing where the process has
-    exited or may not be read, and ends early where it exits meanwhile. Closing the generator closes
-    the file. After ``EXACT_MAPPINGS`` what follows accessible anonymous memory in the same
-    ``STRIDE_BYTES`` is left out, unless it reaches beyond.
+    ``details`` reads smaps. Ends early where the process exits meanwhile; closing the generator
+    closes the file. After ``EXACT_MAPPINGS`` what follows accessible anonymous memory in the same
+    ``STRIDE_BYTES`` is left out, unless it reaches beyond, where the kernel can be asked so.
     """
     fd = open_to_read(proc / str(pid) / ("smaps" if details else "maps"))
     if fd is None:
@@ -621,8 +578,8 @@ def mapping_pieces(
 def covering_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
     """Return mappings that cover the pages of ``pid``; None where it has none or may not be read.
 
-    They are those of ``mapping_pieces``, of which the process's own memory reaches over what was
-    left out after it. They ascend and are disjoint, also where the process maps meanwhile.
+    Those of ``mapping_pieces``, ascending and disjoint, of which the process's own memory reaches
+    over what was left out after it.
     """
     pieces = list(mapping_pieces(pid, proc))
     if not pieces:
@@ -674,10 +631,10 @@ def _whole(text: bytes, *, details: bool) -> int:
 
 
 def compare_spaces(first: ProcessId, second: ProcessId, proc: Path = PROC) -> int | None:
-    """Return below 0, 0 or above 0 as the address space of one orders before that of the other.
+    """Return below 0, 0 or above 0 as one address space orders before, is, or follows the other.
 
-    0 is the same address space. None where the kernel does not answer: a process has exited, access
-    is not permitted, or there is no kcmp(2).
+    By kcmp(2), KCMP_VM; 1 µs. None where the kernel does not answer: a process has exited, access
+    is not permitted (CAP_SYS_PTRACE), or there is no kcmp(2).
     """
     answer = int(lib.hmd_compare_spaces(first.pid, second.pid))
     if answer == _EQUAL:

@@ -3,13 +3,12 @@
 
 move_pages(2) observes cpusets, but no memory policy (mm/mempolicy.c, mm/migrate.c): it moves a page
 off the nodes that ``numactl --membind``, mbind(2) or a virtual machine's ``policy=bind`` bind it
-to, and the kernel never moves it back. hmd leaves such pages there. Other policies (preferred,
-interleave, local) say where pages are allocated, not where they have to stay.
+to, and the kernel never moves it back. hmd leaves such pages there.
 
-/proc/PID/numa_maps is the only place that shows another process's policies, and it counts the pages
-of each mapping: 0.1 µs per page, with the process's mmap lock held for reading. So it is read
-seldom, and only the first mapping's line, which has the policy of the process, where page tables
-are larger than ``MAX_TABLE_BYTES``; mappings with a policy of their own are not seen then.
+Only /proc/PID/numa_maps shows another process's policies, and it counts the pages of each mapping:
+0.1 µs per page, with the process's mmap lock held for reading. So it is read seldom, and only the
+first mapping's line, which has the policy of the process, where page tables are larger than
+``MAX_TABLE_BYTES``; mappings with a policy of their own are not seen then.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
-from hmd.linux.procfs import PROC, ProcessId, parse_ids, read_bytes
+from hmd.linux.procfs import PROC, ProcessId, list_pids, parse_ids, read_bytes
 
 MAX_TABLE_BYTES: Final = 16 << 20
 """Page tables of a process whose mappings are all read: 8 GiB in pages of 4 KiB, 0.2 s."""
@@ -146,7 +145,7 @@ def count_pages(text: bytes) -> tuple[tuple[int, int], ...]:
 
 def bound_processes(proc: Path = PROC) -> Iterator[tuple[int, Nodes]]:
     """Yield the processes that are bound as a whole, and their nodes; one small read each."""
-    for pid in sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()):
+    for pid in list_pids(proc):
         text = read_bytes(proc / str(pid) / "numa_maps", _POLICY_LINE_BYTES) or b""
         nodes = parse_numa_maps(text.partition(b"\n")[0]).process_nodes
         if nodes:

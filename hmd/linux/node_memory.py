@@ -4,14 +4,12 @@
 Reserves (/proc/zoneinfo, proc(5)): reclaim begins at the low watermark of a zone, and a low zone
 keeps a reserve for allocations that need it (lowmem_reserve_ratio in
 Documentation/admin-guide/sysctl/vm.rst). A move to a node with no more than that free fails with
-ENOMEM, after the kernel has tried to reclaim. The file lists every CPU in every zone, so that
-reading it takes milliseconds on large machines; it is read at intervals.
+ENOMEM, after the kernel has tried to reclaim. Reading the file takes milliseconds on large
+machines.
 
-Page cache: memory of a busy machine is full of it, and MemFree is small. move_pages(2) allocates on
-its target node as any allocation does: at the low watermark it wakes kswapd, below the minimum it
-reclaims itself, and it never kills a process (__GFP_THISNODE, alloc_migration_target in
-mm/migrate.c, Linux 6.12). What counts as free is the cache that no process maps and that needs no
-write-back: the inactive part, and at least half, as MemAvailable assumes too (proc_meminfo(5)).
+Page cache: move_pages(2) allocates on its target node as any allocation does: at the low watermark
+it wakes kswapd, below the minimum it reclaims itself, and it never kills a process
+(__GFP_THISNODE, alloc_migration_target in mm/migrate.c, Linux 6.12).
 
 Huge pages of hugetlbfs (Linux 6.12): a page of 2 MiB moves whole, to a free page of the target
 node's pool or to a new one. A page of 1 GiB moves only to a free page of that pool; without one the
@@ -42,9 +40,7 @@ _LINE = re.compile(
 
 _POOL = re.compile(r"node(\d+)/hugepages/hugepages-(\d+)kB", re.ASCII)
 
-_FIELD = re.compile(
-    rb" (Active\(file\)|Inactive\(file\)|Mapped|Dirty|Writeback):\s*(\d+) kB", re.ASCII
-)
+_ROW = re.compile(rb"^Node \d+ (\S+):\s*(\d+)(?: kB)?$", re.MULTILINE)
 
 
 class Watermark(StrEnum):
@@ -128,14 +124,18 @@ def _printed(size: int) -> str:
     return f"{size // GIB} GiB" if size >= GIB else f"{size / MIB:g} MiB"
 
 
-def reclaimable_bytes(meminfo: bytes) -> int:
-    """Return the reclaimable page cache in the text of /sys/devices/system/node/nodeN/meminfo.
+def parse_meminfo(text: bytes) -> dict[str, int]:
+    """Return the rows of /sys/devices/system/node/nodeN/meminfo, in KiB or in huge pages."""
+    return {name.decode(): int(value) for name, value in _ROW.findall(text)}
 
-    0 where the text lacks the lists. Mapped includes shared memory, which is on no list of files,
-    so that the result is rather too small.
+
+def reclaimable_bytes(kib: Mapping[str, int]) -> int:
+    """Return the reclaimable page cache of a node, from what ``parse_meminfo`` returned.
+
+    What no process maps and needs no write-back: the inactive part, and at least half, as
+    MemAvailable assumes too (proc_meminfo(5)). Rather too little: Mapped includes shared memory.
     """
-    kib = {name: int(value) for name, value in _FIELD.findall(meminfo)}
-    inactive = kib.get(b"Inactive(file)", 0)
-    busy = kib.get(b"Mapped", 0) + kib.get(b"Dirty", 0) + kib.get(b"Writeback", 0)
-    clean = max(0, inactive + kib.get(b"Active(file)", 0) - busy)
+    inactive = kib.get("Inactive(file)", 0)
+    busy = sum(kib.get(name, 0) for name in ("Mapped", "Dirty", "Writeback"))
+    clean = max(0, inactive + kib.get("Active(file)", 0) - busy)
     return max(min(inactive, clean), clean // 2) << 10

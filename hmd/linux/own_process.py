@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What hmd sets for itself and for programs that it starts: memory, descriptors, addresses.
-
-- Heap: mallopt(3) keeps freed memory, so that a tick faults no pages again.
-- Compiler: about 50 MiB of LLVM's code are touched when kernels are loaded, and then never run.
-  madvise(2), MADV_DONTNEED, unmaps them; a file's pages that were never written come back by
-  faults.
-- Open files: hmd keeps a pidfd per process and a perf event per CPU, so that the soft limit of
-  shells, 1,024, would be reached (RLIMIT_NOFILE, getrlimit(2)).
-- Nodes that memory is allocated from: set_mempolicy(2). Address randomisation: personality(2).
-"""
+"""What hmd sets for itself and for programs that it starts: memory, descriptors, addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from hmd._native import ffi, lib
+from hmd._native import lib
+from hmd.linux.page_calls import c_array
 
 MAPPED_BYTES: Final = 16 << 20
 """Allocations of so many bytes or more are mappings of their own, given back when they are freed:
@@ -41,11 +33,10 @@ _LIBRARIES: Final = ("libllvmlite", "libLLVM")
 
 
 def unmap_resident(start: int, end: int) -> None:
-    """Unmap the resident pages of a range of this process's addresses (MADV_DONTNEED).
+    """Unmap the resident pages of a range of this process's addresses (madvise(2), MADV_DONTNEED).
 
-    Pages of files are read again where they are needed again; what was written to private
-    memory is lost. Raises OSError: EINVAL where ``start`` is not the start of a page or
-    the range is locked, ENOMEM where some of it is not mapped.
+    Pages of files are read again where they are needed again; what was written to private memory is
+    lost. Raises OSError: EINVAL where the range is not aligned or locked, ENOMEM where not mapped.
     """
     result = int(lib.hmd_unmap_resident(start, end - start))
     if result < 0:
@@ -63,7 +54,7 @@ def keep_freed_memory() -> bool:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit to the hard one, which needs no privilege."""
+    """Raise the soft limit, 1,024 in shells, to the hard one, for a pidfd per process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -78,21 +69,21 @@ def max_pidfds() -> int:
 
 
 def bind_memory(nodes: Sequence[int]) -> None:
-    """Make the calling thread and its children allocate from these nodes only.
+    """Make the calling thread and its children allocate from these nodes only (set_mempolicy(2)).
 
     Raises OSError: EINVAL where one of them has no memory.
     """
     wanted = np.array(nodes, np.int32)
-    result = int(lib.hmd_bind_memory(len(wanted), ffi.from_buffer("int32_t[]", wanted)))
+    result = int(lib.hmd_bind_memory(len(wanted), c_array(wanted)))
     if result < 0:
         raise OSError(-result, os.strerror(-result))
 
 
 def fix_addresses() -> None:
-    """Switch address randomisation off for programs that the calling process executes.
+    """Switch address randomisation off (personality(2)) for programs that this process executes.
 
-    Set-user-ID programs keep it. Raises OSError: EPERM where a seccomp filter forbids it,
-    as those of containers do.
+    Set-user-ID programs keep it. Raises OSError: EPERM where a seccomp filter of a container
+    forbids it.
     """
     result = int(lib.hmd_fix_addresses())
     if result < 0:
@@ -113,7 +104,7 @@ def compiler_code(maps: Path = SELF_MAPS) -> list[tuple[int, int]]:
 
 
 def release_compiler() -> int:
-    """Unmap the compiler's code until it runs again; return the bytes that the kernel accepted."""
+    """Unmap LLVM's code, some 50 MiB, until it runs again; return the bytes unmapped."""
     released = 0
     for start, end in compiler_code():
         with contextlib.suppress(OSError):  # code that is locked in memory stays

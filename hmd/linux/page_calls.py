@@ -1,18 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Calls on another process's pages: move_pages(2), process_madvise(2), PAGEMAP_SCAN, pagemap.
 
-``query_nodes`` and ``move_pages`` return the kernel's status of each row, errors as negative errno;
-they raise for no exited process and interpret no errno, which :mod:`hmd.migrate.engine` does. A
-query costs about 0.2 µs per page; a move a drain of every CPU's LRU caches per call and a copy per
-page. For the kernel pid 0 is the caller; callers here pass real pids.
-
-``page_out`` reclaims ranges by MADV_PAGEOUT: anonymous pages go to swap or zram, file pages to
-their file; the kernel skips pages that other processes map too, and pages without a place to go.
-Needs Linux 5.10, CAP_SYS_NICE and ptrace(2), PTRACE_MODE_READ.
-
-``scan`` finds ranges of pages by category (Linux 6.7, CAP_SYS_PTRACE for others' processes;
-Documentation/admin-guide/mm/pagemap.rst). The kernel skips empty page tables, so that terabytes of
-reserved address space cost nothing.
+They return the kernel's status of each row, errors as negative errno, and raise for no exited
+process; :mod:`hmd.migrate.engine` interprets errno. For the kernel pid 0 is the caller; callers
+here pass real pids. PAGEMAP_SCAN and the entries of pagemap:
+Documentation/admin-guide/mm/pagemap.rst.
 """
 
 from __future__ import annotations
@@ -27,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -73,34 +65,29 @@ class MoveFlags(IntFlag):
     """Shared pages too (MPOL_MF_MOVE_ALL); needs CAP_SYS_NICE."""
 
 
+def c_array(column: npt.NDArray[Any]) -> Any:
+    """Return a pointer to the rows of a contiguous column, as functions of hmd/native take it."""
+    return ffi.from_buffer(f"{column.dtype.name}_t[]", column)
+
+
 def query_nodes(pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
     """Return the node of each page, or its -errno; shape as ``addresses``, nothing is moved.
 
     -ENOENT is a page that is not present, -EFAULT the zero page or an unmapped address. An error
-    of the whole query is in every row without a status: -ESRCH no such process, -EPERM no
-    permission (CAP_SYS_PTRACE), -EINVAL a kernel thread or a process that is exiting.
+    of the whole query is in every row without a status: -ESRCH, -EPERM (CAP_SYS_PTRACE), -EINVAL (a
+    kernel thread or a process that is exiting). About 0.2 µs per page.
     """
     addresses = np.ascontiguousarray(addresses, np.uint64)
     # 0 is node 0: rows that the kernel does not write must not start as zeros.
     nodes = np.full(len(addresses), np.iinfo(np.int16).min, np.int16)
-    result = int(
-        lib.hmd_query_nodes(
-            pid,
-            len(addresses),
-            ffi.from_buffer("uint64_t[]", addresses),
-            ffi.from_buffer("int16_t[]", nodes, require_writable=True),
-        )
-    )
+    result = int(lib.hmd_query_nodes(pid, len(nodes), c_array(addresses), c_array(nodes)))
     if result < 0:
         nodes[nodes == np.iinfo(np.int16).min] = result
     return nodes
 
 
 def probe_own_page() -> int:
-    """Return the node of a page of this process, or the -errno that move_pages(2) is refused with.
-
-    Seccomp profiles of containers refuse the call with EPERM or ENOSYS, whatever the privileges.
-    """
+    """Return the node of a page of this process, or the -errno of a call that seccomp refuses."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     page[0] = 1
     held = ctypes.c_char.from_buffer(page)
@@ -131,15 +118,8 @@ def move_pages(
     addresses = np.ascontiguousarray(addresses, np.uint64)
     nodes = np.ascontiguousarray(nodes, np.int32)
     status = np.full(len(addresses), UNTOUCHED, np.int32)
-    result = lib.hmd_move_pages(
-        pid,
-        len(addresses),
-        ffi.from_buffer("uint64_t[]", addresses),
-        ffi.from_buffer("int32_t[]", nodes),
-        ffi.from_buffer("int32_t[]", status, require_writable=True),
-        int(flags),
-    )
-    return int(result), status
+    arrays = c_array(addresses), c_array(nodes), c_array(status)
+    return int(lib.hmd_move_pages(pid, len(addresses), *arrays, int(flags))), status
 
 
 def page_out(
@@ -148,10 +128,12 @@ def page_out(
     size_bytes: npt.NDArray[np.uint64],
     proc: Path = PROC,
 ) -> int:
-    """Reclaim at most ``RANGES_MOST`` ranges; columns of shape ``(n,)``.
+    """Reclaim at most ``RANGES_MOST`` ranges by MADV_PAGEOUT; columns of shape ``(n,)``.
 
-    Returns the bytes of the accepted ranges, or -errno of the whole call: ESRCH (the process has
-    exited, or its pid was reused), EPERM, ENOSYS.
+    Anonymous pages go to swap or zram, file pages to their file; the kernel skips pages that other
+    processes map too, and pages without a place to go. Needs Linux 5.10, CAP_SYS_NICE and
+    PTRACE_MODE_READ. Returns the bytes of the accepted ranges, or -errno of the whole call: ESRCH
+    (the process has exited, or its pid was reused), EPERM, ENOSYS.
     """
     start = np.ascontiguousarray(start, np.uint64)
     size_bytes = np.ascontiguousarray(size_bytes, np.uint64)
@@ -172,14 +154,8 @@ def _advise(handle: int, start: npt.NDArray[np.uint64], size_bytes: npt.NDArray[
     end = np.cumsum(size_bytes, dtype=np.int64)
     at, asked = 0, 0
     while at < len(start):
-        answer = int(
-            lib.hmd_page_out(
-                handle,
-                len(start) - at,
-                ffi.from_buffer("uint64_t[]", start[at:]),
-                ffi.from_buffer("uint64_t[]", size_bytes[at:]),
-            )
-        )
+        arrays = c_array(start[at:]), c_array(size_bytes[at:])
+        answer = int(lib.hmd_page_out(handle, len(start) - at, *arrays))
         if answer < 0 and answer not in _OF_RANGE:
             return answer
         done = max(answer, 0)
@@ -234,10 +210,7 @@ def scan_part(fd: int, start: int, end: int, category: PageIs, max_pages: int = 
 
 
 def scan(fd: int, start: int, end: int, category: PageIs) -> npt.NDArray[np.uint64]:
-    """Return all ranges within ``start`` to ``end`` whose pages are all of a category.
-
-    Shape ``(n, 2)``: first address, and the one after the last. Raises as ``scan_part``.
-    """
+    """Return all ranges (first address, end) with pages of a category; raises as ``scan_part``."""
     found: list[npt.NDArray[np.uint64]] = []
     while start < end:
         part = scan_part(fd, start, end, category)

@@ -45,10 +45,7 @@ class ProcessTable:
         return np.fromiter((slots.get(each, -1) for each in processes), np.int64, len(processes))
 
     def replace(self, processes: Iterable[ProcessId]) -> Slots | None:
-        """Hold other processes; return the slot that each had before, -1 for new ones.
-
-        None where they are as before.
-        """
+        """Hold other processes; return each one's slot before, -1 for new ones; None if same."""
         processes = tuple(processes)
         if processes == self.processes:
             return None
@@ -59,10 +56,7 @@ class ProcessTable:
 
 
 def carry_over(values: npt.NDArray[Any], former: Slots) -> npt.NDArray[Any]:
-    """Return ``values``, shape ``(processes, ...)``, by the new slots; 0 for new processes.
-
-    ``former`` is what :meth:`ProcessTable.replace` returned.
-    """
+    """Return ``values``, ``(processes, ...)``, by what ``replace`` returned; 0 for new ones."""
     carried = np.zeros((len(former), *values.shape[1:]), values.dtype)
     known = former >= 0
     carried[known] = values[former[known]]

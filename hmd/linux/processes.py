@@ -5,10 +5,6 @@ Each ``scan`` lists /proc. It reads stat of new processes, of those that match a
 other one at intervals, but not of those that the caller knows to run by their pidfds. Executable,
 arguments, user and cgroup are read for new processes, after a change of name (exec), and at
 intervals. Costs about 6 µs per process and scan with 10,000 processes (bench/stages/scan.py).
-
-A fork has the addresses of its parent; execve(2) chooses new ones at random. So processes of one
-user whose code, heap and stack begin at the same addresses are forks of one process
-(``fork_family``, about 50 µs); where addresses are not random they say nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +17,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from hmd.linux.procfs import PROC, ProcessId, ProcessStat, alive, read_bytes, read_live_stat
+from hmd.linux.procfs import (
+    PROC,
+    ProcessId,
+    ProcessStat,
+    alive,
+    read_bytes,
+    read_live_stat,
+    read_stat_fields,
+)
 from hmd.linux.targets import Selector, TargetSpec, folder_of
 
 SCAN_BLOCK: Final = 64
 """Processes that are read at a time: 1 to 10 ms of CPU time."""
 
-__all__ = ["ProcessWatcher", "ScanStats", "TargetSpec"]
+__all__ = ["ProcessWatcher", "TargetSpec"]
 
-_STAT_BYTES: Final = 1024
 _STATUS_BYTES: Final = 1024
 _UIDS: Final = re.compile(rb"^Uid:\s+(\d+)\s", re.MULTILINE)
 
@@ -50,21 +53,11 @@ _PROCESSOR = 36  # of the fields of stat after the name, which is the second of 
 
 
 @dataclass(slots=True)
-class ScanStats:
-    """Counters of a watcher: processes listed, stat files read, selectors evaluated."""
-
-    processes: int = 0
-    reads: int = 0
-    selections: int = 0
-
-
-@dataclass(slots=True)
 class _Known:
-    """A process of the last scan, with the results of the selectors.
+    """A process of the last scan, with the results of the selectors: empty where none matches.
 
-    ``fits`` is empty where no selector matches. ``settled`` processes (kernel threads, and those
-    that have been known for ``reread_s``) are not read at each scan unless they are ``wanted``:
-    part of a target.
+    ``settled`` processes (kernel threads, and those that have been known for ``reread_s``) are not
+    read at each scan unless they are ``wanted``: part of a target.
     """
 
     process: ProcessId
@@ -95,7 +88,8 @@ class ProcessWatcher:
     A process belongs to the first target that it matches. Kernel threads and the calling process
     belong to none. A child whose parent was never seen alive (it forked and exited between two
     scans) is not followed: select such services by cgroup or unit. An old process that becomes
-    another program, user or cgroup is noticed within ``reread_s``, a young one at once.
+    another program, user or cgroup is noticed within ``reread_s``, a young one at once, as is a
+    user that becomes known. Raises ConfigError for a wrong regular expression.
     """
 
     def __init__(
@@ -105,11 +99,6 @@ class ProcessWatcher:
         clock: Callable[[], float] = time.monotonic,
         reread_s: float = 30.0,
     ) -> None:
-        """Prepare ``targets``; what was read of a process is read again after ``reread_s``.
-
-        Raises ConfigError for a wrong regular expression. A user that is not known is looked up
-        again every ``reread_s``.
-        """
         self._targets = [_Target(Selector(spec)) for spec in targets]
         self._sizes = any(spec.min_rss_bytes for spec in targets)
         self._proc = proc
@@ -118,7 +107,8 @@ class ProcessWatcher:
         self._own_pid = os.getpid()
         self._known: dict[int, _Known] = {}
         self._users_looked_up_s = clock()
-        self.stats = ScanStats()
+        self.reads = self.evaluated = 0
+        """Files of stat read, and processes for which the selectors were evaluated."""
 
     def scan(
         self,
@@ -141,7 +131,6 @@ class ProcessWatcher:
             if known is not None:
                 # Of a process whose first thread has ended, another thread is known.
                 self._known[known.process.pid] = known
-        self.stats.processes += len(self._known)
         fitting = [known for known in self._known.values() if known.fits]
         children = self._children() if self._follows(fitting) else {}
         taken: set[ProcessId] = set()
@@ -154,18 +143,12 @@ class ProcessWatcher:
         return found
 
     def resident_bytes(self, process: ProcessId) -> int:
-        """Return the resident size of a process when its status was last read, 0 if it never was.
-
-        That may be when it was first seen.
-        """
+        """Return the resident size of a process as last read, 0 if it never was."""
         known = self._known.get(process.pid)
         return known.stat.resident_bytes if known and known.process == process else 0
 
     def same(self, process: ProcessId) -> bool:
-        """Return whether a pid still belongs to the process of the last scan that had it.
-
-        True of one that has exited and whose parent has not reaped it.
-        """
+        """Return whether a pid is still of the process of the last scan, exited or not."""
         known = self._known.get(process.pid)
         if known is not None and known.inode and known.process == process:
             try:
@@ -186,8 +169,8 @@ class ProcessWatcher:
     def _listing(self) -> list[tuple[int, int]]:
         """Return pid and inode of every process that may belong to a target.
 
-        The inode of a /proc/PID stays the same while the process lives and /proc remembers it,
-        and is another one for the next process of that pid (fs/proc/base.c, proc_fill_cache()).
+        The inode of a /proc/PID stays the same while the process lives and /proc remembers it
+        (fs/proc/base.c, proc_fill_cache()).
         """
         specs = [t.selector.spec for t in self._targets]
         if all(spec.selects_by_pid_only for spec in specs):
@@ -203,10 +186,7 @@ class ProcessWatcher:
         now_s: float,
         runs: Callable[[ProcessId], bool],
     ) -> _Known | None:
-        """Return the state of a process now, None where it has exited.
-
-        Reads it and evaluates the selectors where that is due.
-        """
+        """Return the state of a process now, None after its exit; evaluate selectors if due."""
         same = known is not None and known.inode == inode
         due = known is None or now_s - known.asked_s >= self._reread_s
         if known is not None and same and known.settled and not known.wanted and not due:
@@ -215,7 +195,7 @@ class ProcessWatcher:
             known.asked_s, known.settled, known.wanted = now_s, True, False
             return self._ask(known)
         stat = read_live_stat(pid, self._proc)
-        self.stats.reads += 1
+        self.reads += 1
         if stat is None or stat.exited or pid == self._own_pid:
             return None
         if known is None or known.process.start_ticks != stat.start_ticks:
@@ -236,7 +216,7 @@ class ProcessWatcher:
         folder = folder_of(self._proc, pid)
         fits = tuple(t.selector.fits(pid, folder) for t in self._targets)
         known.fits = fits if any(fits) else ()
-        self.stats.selections += 1
+        self.evaluated += 1
         return known
 
     def _follows(self, fitting: Sequence[_Known]) -> bool:
@@ -314,15 +294,16 @@ def _pin(pinned: dict[int, ProcessId], roots: set[ProcessId]) -> set[ProcessId]:
 
 
 def fork_family(process: ProcessId, proc: Path = PROC) -> str:
-    """Return what all forks of a program have in common, and no other process.
+    """Return what all forks of a program have in common, and no other process; about 50 µs.
 
-    Empty where that is not known: the process has exited, may not be inspected, or has addresses
-    that are not random.
+    A fork has the addresses of its parent; execve(2) chooses new ones at random. So processes of
+    one user whose code, heap and stack begin at the same addresses are forks of one process. Empty
+    where that is not known: the process has exited, may not be inspected, or has addresses that are
+    not random.
     """
-    data = read_bytes(f"{proc}/{process.pid}/stat", _STAT_BYTES) or b""
+    fields = read_stat_fields(process.pid, proc)
     status = read_bytes(f"{proc}/{process.pid}/status", _STATUS_BYTES) or b""
     uid = _UIDS.search(status)
-    fields = data[data.rfind(b")") + 1 :].split()
     try:
         start_ticks = int(fields[_START_TIME])
         code, stack, heap = (int(fields[at]) for at in (_CODE, _STACK, _HEAP))
@@ -335,11 +316,7 @@ def fork_family(process: ProcessId, proc: Path = PROC) -> str:
 
 
 def thread_times(pid: int, proc: Path = PROC) -> ThreadTimes | None:
-    """Return the CPU time of each thread of a process; None where it has exited.
-
-    From schedstat (Documentation/scheduler/sched-stats.rst), which counts nanoseconds where stat
-    counts ticks. Threads that have exited are not included.
-    """
+    """Return CPU time of each live thread (schedstat); None where the process has exited."""
     times: dict[int, int] = {}
     try:
         threads = [entry.name for entry in (proc / str(pid) / "task").iterdir()]
@@ -353,11 +330,6 @@ def thread_times(pid: int, proc: Path = PROC) -> ThreadTimes | None:
 
 
 def last_cpu(pid: int, proc: Path = PROC) -> int | None:
-    """Return the CPU that a thread runs on, or ran on last; None where it has exited.
-
-    For a process, that of its first thread; also for one that has exited and is not yet reaped
-    (proc_pid_stat(5), field 39).
-    """
-    data = read_bytes(proc / str(pid) / "stat") or b""
-    fields = data[data.rfind(b")") + 1 :].split()
+    """Return the CPU that a thread, or a process's first, ran on last; None where it has exited."""
+    fields = read_stat_fields(pid, proc)
     return int(fields[_PROCESSOR]) if len(fields) > _PROCESSOR else None

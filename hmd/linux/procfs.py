@@ -2,13 +2,11 @@
 """Reads and writes of /proc and /sys, and the identity of a process.
 
 Such a file may vanish between two reads (a process exits, a node goes offline), may be absent on
-this kernel, or may be unreadable for this user. These are normal cases: a read returns ``None``. A
-write raises the kernel's OSError. A read costs open, two reads and close, about 8 µs for a small
-file.
+this kernel, or may be unreadable for this user: a read then returns ``None``, and a write raises
+the kernel's OSError. A read of a small file costs about 8 µs.
 
 A pid alone identifies no process, since the kernel reuses it; a pid with its start time does (field
-22 of /proc/PID/stat, proc_pid_stat(5)). ``ProcessIdentity`` is what the kernel compares before one
-process may read another (ptrace(2), kernel/ptrace.c).
+22 of /proc/PID/stat, proc_pid_stat(5)).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -67,11 +65,10 @@ def open_to_read(path: Path | str) -> int | None:
 
 
 def read_bytes(path: Path | str, max_bytes: int | None = None) -> bytes | None:
-    """Return all of a pseudo file, None where it is absent, has vanished or is not readable.
+    """Return a pseudo file, None where it is absent, has vanished or is not readable.
 
-    With ``max_bytes`` only its start: for files whose length another user chooses.
-
-    Other errors (EMFILE, ENOMEM) do not concern the file and are raised.
+    With ``max_bytes`` only its start: for files whose length another user chooses. Other errors
+    (EMFILE, ENOMEM) do not concern the file and are raised.
     """
     fd = open_to_read(path)
     if fd is None:
@@ -121,11 +118,22 @@ def chosen(text: str | None) -> str | None:
     return match.group(1) if match else None
 
 
-def parse_ids(text: str | None) -> tuple[int, ...]:
-    """Return the ids of a kernel list such as ``0-3,8`` (cpulist, nodelist), ascending.
+def list_pids(proc: Path = PROC) -> list[int]:
+    """Return the pids of all processes, ascending."""
+    return sorted(int(name) for name in os.listdir(proc) if name.isdigit())  # noqa: PTH208
 
-    Malformed parts are skipped: invalid data gives fewer ids, never an error.
+
+def mounts(types: Container[str], proc: Path = PROC) -> list[tuple[str, str]]:
+    """Return device (MAJOR:MINOR) and mount point of file systems of some types.
+
+    From /proc/self/mountinfo (proc_pid_mountinfo(5)), where the type follows a dash.
     """
+    lines = (line.split() for line in (read_text(proc / "self/mountinfo") or "").splitlines())
+    return [(line[2], line[4]) for line in lines if line[line.index("-") + 1] in types]
+
+
+def parse_ids(text: str | None) -> tuple[int, ...]:
+    """Return the ids of a kernel list (``0-3,8``), ascending; malformed parts are skipped."""
     ids: set[int] = set()
     for part in (text or "").split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -195,10 +203,7 @@ class ProcessStat:
 
     @property
     def exited(self) -> bool:
-        """True for a process that has exited but is not yet reaped by its parent.
-
-        Not where its first thread alone has ended (pthread_exit(3)): the others run on.
-        """
+        """True for a process all of whose threads have ended, until its parent reaps it."""
         return self.state in (b"Z", b"X", b"x") and self.threads <= 1
 
     @property
@@ -208,11 +213,7 @@ class ProcessStat:
 
 
 def parse_stat(data: bytes) -> ProcessStat | None:
-    """Return the fields of the text of /proc/PID/stat, None where it is malformed.
-
-    The name is between the first ``(`` and the last ``)`` and may itself hold spaces and
-    brackets; the fields after it are numbers (proc_pid_stat(5)).
-    """
+    """Return the fields of /proc/PID/stat, None if malformed; a name may have spaces and ``)``."""
     opening = data.find(b"(")
     closing = data.rfind(b")")
     if opening < 0 or closing < opening:
@@ -235,13 +236,16 @@ def parse_stat(data: bytes) -> ProcessStat | None:
 
 
 def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
-    """Return the status of ``pid`` now, None where there is no such process.
-
-    One read: the kernel writes the file in one piece. About 20 µs.
-    """
+    """Return the status of ``pid`` now, None where there is no such process; about 20 µs."""
     # Text costs a third of a Path, which counts with 10,000 processes.
     data = read_bytes(f"{proc}/{pid}/stat", _STAT_BYTES)
     return parse_stat(data) if data else None
+
+
+def read_stat_fields(pid: int, proc: Path = PROC) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the third, the state, on; none after its exit."""
+    data = read_bytes(f"{proc}/{pid}/stat", _STAT_BYTES) or b""
+    return data[data.rfind(b")") + 1 :].split()
 
 
 def read_live_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
@@ -268,10 +272,7 @@ def identify(pid: int, proc: Path = PROC) -> ProcessId | None:
 
 
 def alive(process: ProcessId, proc: Path = PROC) -> bool:
-    """Return True while ``process`` runs: its pid exists and has not been given to another.
-
-    A process that has exited but is not yet reaped by its parent does not run.
-    """
+    """Return True while ``process`` runs: its pid exists, and is not another's or only unreaped."""
     stat = read_stat(process.pid, proc)
     return stat is not None and stat.process == process and not stat.exited
 
@@ -284,10 +285,11 @@ def replaced(process: ProcessId, proc: Path = PROC) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """Whose a process is: its real, effective, saved and file system ids, and what protects it.
+    """What the kernel compares before one process may read another (ptrace(2), kernel/ptrace.c).
 
-    ``capable``: it has permitted capabilities. ``dumpable``: its memory is its user's to read
-    (PR_SET_DUMPABLE(2const)). ``same_namespace``: its user namespace is the daemon's.
+    Real, effective, saved and file system ids. ``capable``: it has permitted capabilities.
+    ``dumpable``: its memory is its user's to read (PR_SET_DUMPABLE(2const)). ``same_namespace``:
+    its user namespace is the daemon's.
     """
 
     real_uid: int

@@ -4,11 +4,6 @@
 PAGEMAP_SCAN (Linux 6.7) finds resident pages without looking at memory that is only reserved.
 Before it, every page of a part counts as possibly resident, and which blocks are huge is known from
 kpageflags (CAP_SYS_ADMIN) or from smaps, which the caller has read.
-
-A child of fork(2) has its parent's private pages until one of them writes (copy on write), and
-move_pages(2) without MPOL_MF_MOVE_ALL moves no page that several processes map. Bit 56 of pagemap
-shows it without CAP_SYS_ADMIN (Documentation/admin-guide/mm/pagemap.rst); about 55 ns per page, and
-2 µs per run of pages.
 """
 
 from __future__ import annotations
@@ -75,7 +70,6 @@ def every_page(
     """Return a part of at most ``PART_PAGES`` in which all pages may be resident.
 
     ``start`` and ``end`` are multiples of 2 MiB; ``huge`` are the starts of huge pages, ascending.
-    Costs what the part has, however many huge pages lie elsewhere.
     """
     max_blocks = max(1, min(max_pages, PART_PAGES) // HUGE_PAGE_PAGES)
     end = min(end, start + max_blocks * HUGE_PAGE_BYTES)
@@ -96,12 +90,11 @@ def resident_part(
     max_pages: int = PART_PAGES,
     proc: Path = PROC,
 ) -> ResidentPart | None:
-    """Return the next resident pages of ``pid`` in a span of whole 2 MiB blocks.
+    """Return the next resident pages of ``pid`` in a span of 2 MiB blocks; None after its exit.
 
-    At most ``max_pages``, of which 512 are needed, and ``PART_PAGES``.
-
-    ``source`` is what this kernel has (``huge_pages.huge_source``); ``huge`` are the huge pages as
-    smaps has them, for the source that needs it. None where the process has exited.
+    At most ``max_pages``, of which 512 are needed, and ``PART_PAGES``. ``source`` is what this
+    kernel has (``huge_pages.huge_source``); ``huge`` are the huge pages as smaps has them, for the
+    source that needs it.
     """
     start, end = span
     if source is HugeSource.SMAPS:
@@ -130,8 +123,8 @@ def resident_ranges(
     """Yield the ranges of resident pages from ``start`` to ``end``, for a kernel with the ioctl.
 
     None has more than ``max_pages``, of which 512 are needed. A range without pages says how far
-    the walk is; there is one at least for every ``page_calls.WINDOW_BYTES``. Ends early where the
-    process exits.
+    the walk is, at least once every ``page_calls.WINDOW_BYTES``. Ends early where the process
+    exits.
     """
     fd = open_to_read(proc / str(pid) / "pagemap")
     if fd is None:
@@ -202,7 +195,9 @@ def page_sharing(
 ) -> npt.NDArray[np.uint8]:
     """Return who maps each page, as ``PageSharing``; shape as ``addresses``, which are ascending.
 
-    ALONE for all where pagemap is not readable.
+    A child of fork(2) has its parent's private pages until one of them writes, and move_pages(2)
+    without MPOL_MF_MOVE_ALL moves no page that several processes map; bit 56 of pagemap shows it
+    without CAP_SYS_ADMIN. ALONE for all where pagemap is not readable.
     """
     codes = np.zeros(len(addresses), np.uint8)
     entry = read_pagemap(pid, addresses // np.uint64(PAGE_BYTES), proc)

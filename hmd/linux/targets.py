@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The selectors of a target, whether a process matches them, and why none does.
 
-A target is a named set of processes. A process must match every selector. The cheap selectors come
-first, and each reads only what it needs (pid: nothing, exe: a link and the name, cmdline, user and
-cgroup: one file).
-
+A process must match every selector. The cheap ones come first, and each reads only what it needs.
 Regular expressions are matched in bounded time on text that others choose, by the regex crate of
-Rust (https://docs.rs/regex), which pydantic contains. It searches in O(m·n) for a pattern of size m
-and a text of n bytes, refuses patterns whose compiled form exceeds 10 MiB, and does not backtrack,
-so that there are no look-around assertions and no backreferences.
+Rust (https://docs.rs/regex), which pydantic contains: O(m·n) for a pattern of size m and a text of
+n bytes, without look-around assertions and backreferences; patterns are at most 10 MiB compiled.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from hmd.linux.cgroups import (
     unit_selector,
     units_of,
 )
-from hmd.linux.procfs import PROC, ProcessId, absent, read_bytes, read_live_stat
+from hmd.linux.procfs import PROC, ProcessId, absent, list_pids, read_bytes, read_live_stat
 
 Value = TypeVar("Value", str, str | int)
 
@@ -73,10 +69,7 @@ class SafeRegex:
         return f"SafeRegex({self.pattern!r})"
 
     def search(self, text: bytes) -> bool:
-        """Return whether the pattern matches in the first ``MAX_TEXT_BYTES`` of a text.
-
-        Bytes that are not UTF-8 count as U+FFFD.
-        """
+        """Return whether it matches in the first ``MAX_TEXT_BYTES``; invalid UTF-8 is U+FFFD."""
         return self._matches(text[:MAX_TEXT_BYTES].decode("utf-8", "replace"))
 
 
@@ -91,16 +84,15 @@ class TargetSpec:
     """Selectors of one target; a process must match all that are set.
 
     ``exe`` is a shell pattern (fnmatch(3), case matters) for the last part of the executable's
-    path, or for the name by which the program was started, which differs where that is a link or a
-    script (:func:`started_names`). A pattern with a ``/`` applies to the whole path, and ``*`` then
-    also matches ``/``; the path of a link selects what was started by the link's name.
-    ``exe``, ``cgroup`` and ``unit`` may have several values, of which one must match. Programs that
-    match ``exclude``, patterns as ``exe``, are left out, also as children.
-    ``cmdline`` is a regular expression searched for in the arguments joined by spaces, up to
-    ``MAX_TEXT_BYTES``: other users choose their length. ``user``
-    is a name or a number, compared with the real user. ``cgroup`` is a path relative to the
-    cgroup root and includes every group below it. ``unit`` is a systemd unit. ``min_rss_bytes``
-    admits a process at that resident size and drops it below half of it.
+    path, or for the name by which the program was started (:func:`started_names`). A pattern with a
+    ``/`` applies to the whole path, and ``*`` then also matches ``/``; the path of a link selects
+    what was started by the link's name. ``exe``, ``cgroup`` and ``unit`` may have several values,
+    of which one must match. Programs that match ``exclude``, patterns as ``exe``, are left out,
+    also as children. ``cmdline`` is a regular expression searched for in the first
+    ``MAX_TEXT_BYTES`` of the arguments, joined by spaces. ``user`` is a name or a number, compared
+    with the real user. ``cgroup`` is a path relative to the cgroup root and includes every group
+    below it. ``min_rss_bytes`` admits a process at that resident size and drops it below half of
+    it.
     """
 
     name: str
@@ -122,13 +114,13 @@ class TargetSpec:
 
 
 class Selector:
-    """A TargetSpec compiled for matching processes."""
+    """A TargetSpec compiled for matching processes.
+
+    Raises ConfigError for a wrong regular expression. A user that this machine does not know
+    matches no process until ``resolve_user`` finds it.
+    """
 
     def __init__(self, spec: TargetSpec) -> None:
-        """Compile ``spec``. Raises ConfigError for a wrong regular expression.
-
-        A user that this machine does not know matches no process until ``resolve_user`` finds it.
-        """
         self.spec = spec
         self._uid: int | None = None
         self._checks = self._build_checks()
@@ -136,21 +128,14 @@ class Selector:
         self.resolve_user()
 
     def resolve_user(self) -> bool:
-        """Look an unknown user up again; returns whether it is known now and was not before.
-
-        Costs one getpwnam(3) while the user is unknown, which may ask a directory service.
-        """
+        """Look an unknown user up again (getpwnam(3)); returns whether it has become known."""
         if self.spec.user is None or self._uid is not None:
             return False
         self._uid = user_id(self.spec.user)
         return self._uid is not None
 
     def fits(self, pid: int, folder: str) -> bool:
-        """Return True where process ``pid``, whose /proc folder is ``folder``, matches.
-
-        Resident size is not part of it, since it changes all the time. A process that exits
-        meanwhile does not match.
-        """
+        """Return True where a process, by pid and /proc folder, matches, whatever its size."""
         if self.spec.pids and pid not in self.spec.pids:
             return False
         return all(check(folder) for check in self._checks.values()) and not self.excludes(folder)
@@ -258,8 +243,8 @@ def _executable(folder: str) -> str | None:
 def started_names(folder: str, path: str) -> tuple[str, ...]:
     """Return by what names a program was started, besides the name of its file ``path``.
 
-    The name of its first thread, and the last part of ``argv[0]`` up to a space, as in
-    ``/usr/bin/redis-server 127.0.0.1:6379``, which is read only where these two names differ.
+    The name of its first thread, and, where that differs, the last part of ``argv[0]`` up to a
+    space, as in ``/usr/bin/redis-server 127.0.0.1:6379``.
     """
     comm = os.fsdecode((read_bytes(f"{folder}/comm", 64) or b"").rstrip(b"\n"))
     if comm == os.fsdecode(os.fsencode(path.rpartition("/")[2])[:_NAME_BYTES]):
@@ -291,13 +276,13 @@ def folder_of(proc: Path, pid: int) -> str:
 def explain_empty(spec: TargetSpec, others: Container[ProcessId] = (), proc: Path = PROC) -> str:
     """Return in one line why a target has no processes; nothing where it should have one.
 
-    ``others`` are the processes of targets above it. Names of processes are escaped where they
-    would garble a terminal. Reads some five files per process, about 50 µs.
+    ``others`` are the processes of targets above it. Reads some five files per process, about 50
+    µs.
     """
     selector, taken = Selector(spec), 0
     counts = dict.fromkeys(sorted(selector.selectors), 0)
     sizes, names = list[int](), set[str]()
-    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):  # noqa: PTH208
+    for pid in list_pids(proc):
         stat = read_live_stat(pid, proc)
         if stat is None or not stat.has_memory or pid == os.getpid():
             continue

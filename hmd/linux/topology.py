@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Memory nodes, their speed and their tiers, read from sysfs.
 
-``Topology`` is fixed at start (nodes, CPUs, distances, speeds, tiers); ``NodeMemory`` is what
-changes from tick to tick (about 20 µs per node). Tier 0 is the fastest. The ranking comes from the
-first of: the configuration, the kernel's memory tiers, HMAT figures, and the guess that a node
-without CPUs is slower; ``TierSource`` names it.
+``Topology`` is fixed at start; ``NodeMemory`` is what changes from tick to tick (about 20 µs per
+node). Tier 0 is the fastest. The ranking comes from the first of: the configuration, the kernel's
+memory tiers, HMAT figures, and the guess that a node without CPUs is slower.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from hmd.base.errors import ConfigError, MissingError
-from hmd.linux.node_memory import reclaimable_bytes
+from hmd.linux.node_memory import parse_meminfo, reclaimable_bytes
 from hmd.linux.procfs import SYSFS, format_ids, parse_ids, read_bytes, read_int, read_text
 
 _DRAM_NS = 90.0
@@ -29,19 +28,11 @@ _CHUNK = 128
 _DRAM_DISTANCE = 4 * _CHUNK + _CHUNK // 2
 _TIER_NAME = re.compile(r"memory_tier(\d+)", re.ASCII)
 _NODE_NAME = re.compile(r"node(\d+)", re.ASCII)
-_TOTAL = re.compile(rb"MemTotal:\s*(\d+) kB")
-_FREE = re.compile(rb"MemFree:\s*(\d+) kB")
-_FIELD = re.compile(rb"^Node \d+ (\w+):\s*(\d+) kB$", re.MULTILINE)
-_HUGE_TOTAL = re.compile(rb"HugePages_Total:\s*(\d+)")
-_HUGE_FREE = re.compile(rb"HugePages_Free:\s*(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A NUMA node. Speeds are HMAT figures, None where firmware gives none.
-
-    ``distances`` are SLIT distances (10 is local) to the nodes of the topology, in its order.
-    """
+    """A NUMA node: HMAT speeds if known, SLIT distances to the nodes of the topology in order."""
 
     id: int
     cpus: tuple[int, ...]
@@ -69,10 +60,7 @@ class Topology:
 
     @property
     def latency_ns(self) -> tuple[float, ...]:
-        """Read latency of each node by id: the firmware's figure, or that of DRAM without one.
-
-        HBM has the latency of DRAM: it is faster by bandwidth.
-        """
+        """Read latency of each node by id: the firmware's, or else that of DRAM, as HBM has."""
         known = {node.id: float(node.read_latency_ns or _DRAM_NS) for node in self.nodes}
         return tuple(known.get(node, _DRAM_NS) for node in range(max(known, default=-1) + 1))
 
@@ -101,9 +89,8 @@ class Topology:
 class NodeMemory:
     """Memory of a node now, in bytes (/sys/devices/system/node/nodeN/meminfo).
 
-    ``reserve_bytes`` of the free memory are the kernel's own
-    (:mod:`hmd.linux.node_memory`). ``cache_bytes`` of page cache the kernel gives up for
-    moves (:mod:`hmd.linux.node_memory`).
+    ``reserve_bytes`` of the free memory are the kernel's own, ``cache_bytes`` of page cache the
+    kernel gives up for moves (:mod:`hmd.linux.node_memory`).
     """
 
     node: int
@@ -124,8 +111,8 @@ class NodeUse:
 
     ``program_bytes`` are anonymous and mapped pages, ``cache_bytes`` pages of files and shared
     memory that no process maps, ``locked_bytes`` the locked part of both, ``kernel_bytes`` slabs,
-    stacks and page tables, ``pool_bytes`` the pools of huge pages of all sizes, used or not.
-    They do not add up to ``used_bytes``: the kernel counts no more by node.
+    stacks and page tables, ``pool_bytes`` the pools of huge pages, used or not. They do not add up
+    to ``used_bytes``: the kernel counts no more by node.
     """
 
     total_bytes: int
@@ -159,11 +146,13 @@ def rank_nodes(
     ``override`` is the configuration's ``tiers:``, lists of node ids, fastest first.
     Raises ConfigError where it leaves a node out or names one without memory.
     """
-    if override:
-        return _from_configuration(nodes, override), TierSource.CONFIGURATION
-    kernel = kernel_tiers(sysfs)
-    if kernel:
-        return _from_kernel(nodes, kernel), TierSource.KERNEL
+    if override and (problem := override_problem(override, [n.id for n in nodes])):
+        raise ConfigError(problem)
+    source = TierSource.CONFIGURATION if override else TierSource.KERNEL
+    if tiers := override or kernel_tiers(sysfs):
+        named = {node: tier for tier, members in enumerate(tiers) for node in members}
+        # A node that has just come online may be in no tier yet: never count it as fast.
+        return _dense({n.id: named.get(n.id, len(tiers)) for n in nodes}), source
     distances = abstract_distances(nodes)
     if distances:
         return _dense({node: d // _CHUNK for node, d in distances.items()}), TierSource.HMAT
@@ -173,8 +162,7 @@ def rank_nodes(
 def fitting(override: Sequence[Sequence[int]], nodes: Sequence[int]) -> list[list[int]]:
     """Return an override reduced to the nodes with memory.
 
-    Nodes that it does not name form one more tier, the slowest, so that no node counts as fast
-    unless it is configured so.
+    Nodes that it does not name form one more tier: none counts as fast unless it is configured so.
     """
     named = {node for tier in override for node in tier}
     tiers = [[node for node in tier if node in nodes] for tier in override]
@@ -201,7 +189,7 @@ def override_problem(override: Sequence[Sequence[int]], nodes: Sequence[int]) ->
 def kernel_tiers(sysfs: Path) -> list[tuple[int, ...]]:
     """Return the kernel's memory tiers as lists of nodes, fastest first; empty before Linux 6.1.
 
-    The number in ``memory_tierN`` is the abstract distance in chunks: a smaller one is faster
+    The number in ``memory_tierN`` is the abstract distance in chunks
     (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers).
     """
     found: list[tuple[int, tuple[int, ...]]] = []
@@ -218,8 +206,7 @@ def abstract_distances(nodes: Sequence[Node]) -> dict[int, int]:
     """Return the kernel's abstract distance of each node from HMAT figures, empty without them.
 
     The formula of ``mt_perf_to_adistance()`` (mm/memory-tiers.c, since Linux 6.7): proportional
-    to latency, inversely to bandwidth, relative to the first node with CPUs. As there, every
-    node with CPUs counts as DRAM.
+    to latency, inversely to bandwidth, relative to the first node with CPUs, all of which are DRAM.
     """
     figures = {n.id: _node_figures(n) for n in nodes}
     reference = next((f for n in nodes if n.cpus and (f := figures[n.id])), None)
@@ -295,18 +282,6 @@ def _node_figures(node: Node) -> tuple[int, int] | None:
     return (latency, bandwidth) if latency and bandwidth else None
 
 
-def _from_configuration(nodes: Sequence[Node], override: Sequence[Sequence[int]]) -> dict[int, int]:
-    if problem := override_problem(override, [n.id for n in nodes]):
-        raise ConfigError(problem)
-    return _dense({node: tier for tier, members in enumerate(override) for node in members})
-
-
-def _from_kernel(nodes: Sequence[Node], tiers: Sequence[Sequence[int]]) -> dict[int, int]:
-    named = {node: tier for tier, members in enumerate(tiers) for node in members}
-    # A node that has just come online may be in no tier yet: never count it as fast.
-    return _dense({n.id: named.get(n.id, len(tiers)) for n in nodes})
-
-
 def _dense(ranks: Mapping[int, int]) -> dict[int, int]:
     """Renumber ranks 0, 1, 2 … in their order."""
     order = {rank: i for i, rank in enumerate(sorted(set(ranks.values())))}
@@ -321,9 +296,8 @@ def read_topology(
 ) -> Topology:
     """Return the nodes that have memory, with CPUs, distances, HMAT figures and tiers.
 
-    ``tiers`` is the configuration's override, lists of node ids, fastest first. With
-    ``fit_override``, nodes that it does not name form a tier of their own, the slowest, and nodes
-    without memory are left out of it.
+    ``tiers`` is the configuration's override, lists of node ids, fastest first; ``fit_override``
+    reduces it to the nodes that have memory (``fitting``).
     Raises MissingError where the kernel has no NUMA nodes, ConfigError for a wrong override.
     """
     online = _online(sysfs)
@@ -331,7 +305,7 @@ def read_topology(
         raise MissingError(
             f"no memory nodes in {_folder(sysfs)}: hmd needs a kernel with CONFIG_NUMA"
         )
-    memory = {node: total for node in online if (total := _total_bytes(sysfs, node))}
+    memory = {node: total for node in online if (total := _kib(_meminfo(sysfs, node), "MemTotal"))}
     nodes = [_read_node(sysfs, node, total, online, memory) for node, total in memory.items()]
     if tiers and fit_override:
         tiers = fitting(tiers, [node.id for node in nodes])
@@ -347,40 +321,39 @@ def read_node_memory(
     reserves: Mapping[int, int] | None = None,
     cache_share: float = 0.0,
 ) -> tuple[NodeMemory, ...]:
-    """Return the memory of each node of ``topology``, in its order.
+    """Return the memory of each node of ``topology``; 0 bytes of one that is offline now.
 
-    ``reserves`` are the kernel's own, by node id, from ``hmd.linux.node_memory``.
-    ``cache_share`` of the reclaimable page cache counts as ``cache_bytes``. A node that has gone
-    offline since has 0 bytes.
+    ``reserves`` are the kernel's own, by node id (``hmd.linux.node_memory``). ``cache_share`` of
+    the reclaimable page cache counts as ``cache_bytes``.
     """
-    return tuple(
-        _node_memory(sysfs, node.id, reserves or {}, cache_share) for node in topology.nodes
-    )
+    found = []
+    for node in topology.nodes:
+        rows = _meminfo(sysfs, node.id)
+        total, free = _kib(rows, "MemTotal"), _kib(rows, "MemFree")
+        cache_bytes = int(cache_share * reclaimable_bytes(rows)) if cache_share else 0
+        reserve_bytes = reserves.get(node.id, 0) if reserves else 0
+        found.append(NodeMemory(node.id, total, free, reserve_bytes, cache_bytes))
+    return tuple(found)
 
 
 def memory_nodes(sysfs: Path = SYSFS) -> tuple[int, ...] | None:
-    """Return the nodes that have memory now, None where the kernel has no list; one small read.
-
-    Documentation/ABI/stable/sysfs-devices-node.
-    """
+    """Return the nodes that have memory now, None where the kernel has no list."""
     text = read_text(_folder(sysfs) / "has_memory")
     return None if text is None else parse_ids(text)
 
 
 def read_node_use(node: int, sysfs: Path = SYSFS) -> NodeUse:
     """Return the use of a node's memory; all 0 for a node that does not exist."""
-    text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
-    field = {name.decode(): int(kib) << 10 for name, kib in _FIELD.findall(text)}.get
-    total, free = field("MemTotal", 0), field("MemFree", 0)
-    mapped = field("Mapped", 0)
-    huge = _number(_HUGE_TOTAL, text) - _number(_HUGE_FREE, text)
+    rows = _meminfo(sysfs, node)
+    total, free, mapped = (_kib(rows, name) for name in ("MemTotal", "MemFree", "Mapped"))
+    huge = rows.get("HugePages_Total", 0) - rows.get("HugePages_Free", 0)
     return NodeUse(
         total_bytes=total,
         used_bytes=max(total - free, 0),
-        program_bytes=field("AnonPages", 0) + mapped,
-        cache_bytes=max(field("FilePages", 0) - mapped, 0),
-        locked_bytes=field("Mlocked", 0),
-        kernel_bytes=field("Slab", 0) + field("KernelStack", 0) + field("PageTables", 0),
+        program_bytes=_kib(rows, "AnonPages") + mapped,
+        cache_bytes=max(_kib(rows, "FilePages") - mapped, 0),
+        locked_bytes=_kib(rows, "Mlocked"),
+        kernel_bytes=_kib(rows, "Slab", "KernelStack", "PageTables"),
         hugetlb_pages=max(huge, 0),
         pool_bytes=_pool_bytes(_folder(sysfs) / f"node{node}/hugepages"),
     )
@@ -390,11 +363,6 @@ def _pool_bytes(folder: Path) -> int:
     """Return the size of all pools of huge pages of a node (hugetlbpage.rst)."""
     sizes = {path: int(path.name[len("hugepages-") : -2]) << 10 for path in folder.glob("*kB")}
     return sum(size * (read_int(path / "nr_hugepages") or 0) for path, size in sizes.items())
-
-
-def _number(pattern: re.Pattern[bytes], text: bytes) -> int:
-    match = pattern.search(text)
-    return int(match.group(1)) if match else 0
 
 
 def _folder(sysfs: Path) -> Path:
@@ -407,23 +375,13 @@ def _online(sysfs: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in names if match)
 
 
-def _node_memory(
-    sysfs: Path, node: int, reserves: Mapping[int, int], cache_share: float = 0.0
-) -> NodeMemory:
-    text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
-    cache_bytes = int(cache_share * reclaimable_bytes(text)) if cache_share else 0
-    return NodeMemory(
-        node, _kib(_TOTAL, text), _kib(_FREE, text), reserves.get(node, 0), cache_bytes
-    )
+def _meminfo(sysfs: Path, node: int) -> dict[str, int]:
+    return parse_meminfo(read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b"")
 
 
-def _total_bytes(sysfs: Path, node: int) -> int:
-    return _node_memory(sysfs, node, {}).total_bytes
-
-
-def _kib(pattern: re.Pattern[bytes], text: bytes) -> int:
-    match = pattern.search(text)
-    return int(match.group(1)) << 10 if match else 0
+def _kib(rows: Mapping[str, int], *names: str) -> int:
+    """Return the sum of some rows in bytes."""
+    return sum(rows.get(name, 0) for name in names) << 10
 
 
 def _read_node(
@@ -445,11 +403,7 @@ def _read_node(
 
 
 def _distances(folder: Path, online: Sequence[int], memory: dict[int, int]) -> tuple[int, ...]:
-    """Return SLIT distances to the nodes with memory, empty where sysfs gives none.
-
-    The file has a column for each online node, in order of id: ids may have gaps, and nodes
-    without memory have a column too.
-    """
+    """Return distances to nodes with memory; the file has all online ones, in order of id."""
     fields = (read_text(folder / "distance") or "").split()
     if len(fields) != len(online) or not all(f.isascii() and f.isdigit() for f in fields):
         return ()
@@ -457,10 +411,7 @@ def _distances(folder: Path, online: Sequence[int], memory: dict[int, int]) -> t
 
 
 def _figures(folder: Path) -> dict[str, int]:
-    """Return HMAT figures by field of ``Node``: nanoseconds, and MB/s.
-
-    The kernel prints 0 where a figure is unknown. A latency that no memory has is unknown, too.
-    """
+    """Return HMAT figures by field of ``Node``: nanoseconds, and MB/s; 0 in the file is unknown."""
     files = {
         "read_latency_ns": "read_latency",
         "write_latency_ns": "write_latency",

@@ -4,7 +4,7 @@
 A page pinned for a device or shared with another process fails every time, and every attempt costs
 a call and breaks up a batch. Each failure doubles the wait of its page; a page without another
 failure for as long again as its last wait is forgotten. At most ``max_pages`` are remembered: those
-that expire first are dropped. A lookup costs a binary search per page.
+that expire first are dropped.
 """
 
 from __future__ import annotations

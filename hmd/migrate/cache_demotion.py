@@ -5,10 +5,8 @@ A program's pages begin on the faster node only where that has free memory (firs
 of a busy machine is full of page cache, most of which is not read again. Where a node has less free
 memory than the headroom, a kdamond demotes its unused page cache to the nearest slower node, until
 the headroom is free or no page cache is left. move_pages(2) cannot do that, since no process maps
-the cache; memory.reclaim in cgroups has no node to choose before Linux 6.17.
-
-Takes a topology and settings; a call of ``update`` costs the read of one file per faster node, some
-50 µs. Uses DAMON, which has one user at a time.
+the cache; memory.reclaim in cgroups has no node to choose before Linux 6.17. A call of ``update``
+costs some 50 µs per faster node.
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from hmd.base.errors import MissingError
-from hmd.linux.damon import CacheKdamond, CacheWatch, Kdamonds
-from hmd.linux.damon_ownership import NOTE, DamonClaim
+from hmd.linux.damon import NOTE, CacheKdamond, CacheWatch, DamonClaim, Kdamonds
 from hmd.linux.hotplug import physical_ranges
 from hmd.linux.procfs import PROC, SYSFS
 from hmd.linux.topology import Node, Topology, read_node_use
@@ -50,10 +47,7 @@ class _Route:
 
 
 class CacheDemotion:
-    """Switches a kdamond per faster node on and off; raises MissingError where DAMON is not free.
-
-    Owns DAMON until ``close``.
-    """
+    """Runs a kdamond per faster node; owns DAMON, or raises MissingError where it is not free."""
 
     def __init__(
         self,
@@ -94,10 +88,7 @@ class CacheDemotion:
         return sum(route.kdamond.cpu_s for route in self._routes)
 
     def update(self, *, paused: bool = False) -> None:
-        """Start and stop kdamonds by the memory that is free now; raises DamonError.
-
-        ``paused``: none runs.
-        """
+        """Start and stop kdamonds by free memory; none runs if ``paused``. Raises DamonError."""
         for route in self._routes:
             running = route.kdamond.running
             wanted = not paused and self._short(route.node, running=running)

@@ -4,17 +4,13 @@
 A thread goes through all processes, pass after pass, and moves their pages off the drained nodes to
 those of :func:`hmd.policy.admin.drain_targets`: code and shared pages too (which needs
 CAP_SYS_NICE), with what the moves of the ticks leave of the budget. It reports the pages that stay,
-by reason.
-
-It calls move_pages(2) in short batches rather than migrate_pages(2), which moves all pages of a
-process in one call: that blocks the process meanwhile, has no budget, and does not report why pages
-stay.
+by reason. migrate_pages(2), which moves all pages of a process in one call, blocks the process
+meanwhile, has no budget, and does not report why pages stay.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import Counter
@@ -30,7 +26,7 @@ from hmd.base.units import PAGE_BYTES
 from hmd.linux.mappings import Mappings, read_mappings
 from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.node_memory import Reserves
-from hmd.linux.procfs import PROC, SYSFS, ProcessId, alive, read_live_stat
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, alive, list_pids, read_live_stat
 from hmd.linux.topology import Topology, read_node_memory
 from hmd.migrate.mover import Mover, MoverSettings
 from hmd.migrate.process_plans import ProcessPlans
@@ -123,10 +119,7 @@ class DrainWorker:
         self.progress = DrainResult()
 
     def send(self, request: DrainRequest | None, granted_bytes: int) -> int:
-        """Set the request, and the bytes that may move until the next call.
-
-        Returns the bytes moved since the last call, to be taken from the budget.
-        """
+        """Set request and bytes until the next call; return the bytes moved since the last one."""
         with self._changed:
             spent, self._spent_bytes = self._spent_bytes, 0
             self._request, self._granted_bytes = request, granted_bytes
@@ -178,9 +171,7 @@ class DrainWorker:
         )
         left: dict[int, Counter[str]] = {node: Counter() for node in request.drained}
         current = _Pass(request, mover, left, time.thread_time())
-        with os.scandir(self._proc) as entries:
-            pids = sorted(int(entry.name) for entry in entries if entry.name.isdigit())
-        for pid in pids:
+        for pid in list_pids(self._proc):
             if self._is_obsolete(request):
                 return
             self._rest_from_search(current)

@@ -88,10 +88,7 @@ class MovePagesEngine:
     def locate(
         self, process: ProcessId, addresses: npt.NDArray[np.uint64], node: npt.NDArray[np.int16]
     ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:
-        """Return status and node of each page now: PENDING where it is not on its ``node``.
-
-        The node is -1 for absent pages. A query does not disturb the process.
-        """
+        """Return status (PENDING: not on its ``node``) and node (-1: absent) of each page now."""
         answers = self._page_calls.query_nodes(process.pid, addresses)
         status = status_of_pages(answers, node)
         if (status == MoveStatus.INVALID).any():

@@ -1,20 +1,10 @@
 # SPDX-License-Identifier: MIT
 """What bounds a plan's moves: order and size of calls, budget, time, and pages that stay.
 
-``move_sequence`` and ``BatchSize`` make the calls of move_pages(2). A plan's phases say what makes
-room for what. Within a phase any order does, and the kernel is fastest with pages sorted by node
-and address.
-
 ``TokenBucket`` is the migration budget in bytes: page copies take memory bandwidth from the
-programs that they are to speed up. ``Throughput`` bounds the length of plans. A plan that exceeds
-its time has made its demotions and deferred its promotions: pages have left the fast node without
-gain so far. So a policy receives the bytes that can move in the time, as it receives its budget,
-and plans what pays most within both.
-
-``MovableMappings`` is the filter of pages that stay where they are: shared code, devices, kernel
-pages. The code of a library is mapped by many processes; to move one of its pages the kernel unmaps
-it from all of them. Costs a query of about 2 µs per mapping that pages of a plan lie in
-(:mod:`hmd.linux.mappings`).
+programs that they are to speed up. ``Throughput`` bounds the length of plans: a plan that exceeds
+its time has made its demotions and deferred its promotions. So a policy receives the bytes that can
+move in the time, as it receives its budget, and plans what pays most within both.
 """
 
 from __future__ import annotations
@@ -35,9 +25,8 @@ from hmd.policy.plan import Plan
 
 UNLIMITED_BYTES: Final = 2**63 - 1
 APPLY_TICKS: Final = 2
-"""Ticks that a plan may take. A tick has a fixed cost before it moves anything, and has it again
-after a plan that was cut off: where hot sets change fast, plans of two ticks move more in total
-(docs/explanation/comparison.md)."""
+"""Ticks that a plan may take. A tick has a fixed cost, also after a plan that was cut off: where
+hot sets change fast, plans of two ticks move more in total (docs/explanation/comparison.md)."""
 _MEASURABLE_BYTES: Final = 256 << 10
 """The duration of a plan that moved less is mostly the fixed cost of its calls."""
 
@@ -76,9 +65,9 @@ class BatchSize:
     """How many base pages to hand to one call, so that it blocks its target briefly.
 
     A process that accesses a page under migration waits for it, and each call also drains the LRU
-    caches of all CPUs: few long calls delay the target, many short ones delay every process. The
-    size doubles while calls are short. After a long call it falls at once to what the measured
-    speed allows.
+    caches of all CPUs: few long calls delay the target, many short ones every process. The size
+    doubles while calls are short, and falls at once to what the measured speed allows after a long
+    one.
     """
 
     def __init__(self, min_pages: int, max_pages: int, call_target_s: float) -> None:
@@ -161,7 +150,10 @@ class Throughput:
 
 
 class MovableMappings:
-    """The page filter by mappings (:attr:`hmd.linux.mappings.Mappings.movable`)."""
+    """The filter of pages that stay: shared code, devices, kernel pages (``Mappings.movable``).
+
+    Costs a query of about 2 µs per mapping that pages of a plan lie in.
+    """
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc

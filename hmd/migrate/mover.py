@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The mover: applies a plan with move_pages(2), within a budget.
 
-Takes a ``Plan``; gives a ``MoveOutcome`` in which every row has exactly one status. Never raises
-because of a target: it may exit, exec or unmap at any moment.
+Every row of a plan gets exactly one status. Never raises because of a target: it may exit, exec or
+unmap at any moment.
 
 It checks where pages are before it moves them (``check_sources``), so that plans which are out of
-date cost no calls. A query of a page costs the kernel a thirteenth of its move, more than all else
-that the mover does for it, and mostly confirms what the plan says. So one in ``QUERIED_ONE_IN`` of
-a process's base pages is queried, and where all of these are on the node that the plan expects,
-so are the others. If one is not, all are queried; so are huge pages, few rows, and dry runs. The
-result is exact but for pages that went to their target since the plan was made, in a plan whose
-sample met none of them: they count as moved. The move itself reports absent and unmovable pages.
+date cost no calls. A query of a page costs the kernel a thirteenth of its move, and mostly confirms
+what the plan says. So one in ``QUERIED_ONE_IN`` of a process's base pages is queried, and where all
+of these are on the node that the plan expects, so are the others. If one is not, all are queried;
+so are huge pages, few rows, and dry runs. The result is exact but for pages that went to their
+target since the plan was made, in a plan whose sample met none of them: they count as moved.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ MIN_SAMPLED_ROWS: Final = 1024
 
 
 def check_sources(engine: MovePagesEngine, progress: PlanProgress, *, every_row: bool) -> None:
-    """Find where the pages are; those on their target or absent are decided.
-
-    ``every_row`` queries all of them. A query does not disturb its process.
-    """
+    """Find where pages are, querying all or some; decide those on their target or absent."""
     for process, parts in progress.parts_by_process():
         exited = engine.has_exited(process)
         for part in parts:
@@ -167,10 +163,7 @@ class Mover:
         return self._bucket.available_bytes(self._clock() if now_s is None else now_s)
 
     def plan_bytes(self, now_s: float) -> int:
-        """Return how many bytes a policy may plan to move now.
-
-        The budget bounds it, and what can move within ``apply_limit_s`` at the recent throughput.
-        """
+        """Return how many bytes may be planned: the budget, and what can move in the time."""
         return min(self.budget_bytes(now_s), self._throughput.bytes)
 
     def charge(self, moved_bytes: int) -> None:
@@ -180,10 +173,9 @@ class Mover:
     def apply(
         self, plan: Plan, now_s: float | None = None, *, dry_run: bool = False
     ) -> MoveOutcome:
-        """Apply the plan phase by phase, as far as the budget goes.
+        """Apply the plan phase by phase, as far as the budget goes; nothing moves in a ``dry_run``.
 
         ``now_s`` is the time of the budget and of the backoff, by default the mover's own clock.
-        In a ``dry_run``, as in that of the settings, nothing moves.
         """
         dry_run |= self.settings.dry_run
         begun_s = self._clock()
@@ -280,11 +272,7 @@ class Mover:
         return {MoveStatus(code) for code in _codes(part.status[rows])}
 
     def _finish_split(self, part: PlanPart, huge: npt.NDArray[np.intp], deadline_s: float) -> None:
-        """Move the other pages of huge pages that the kernel had split: only their first has moved.
-
-        The kernel splits huge pages under memory pressure and on partial unmapping; only the node
-        of the other pages shows it.
-        """
+        """Move the other pages of huge pages that the kernel had split: the first has moved."""
         process, node = part.process, part.to_node
         where, _ = self._engine.locate(
             process, part.last_pages(huge), np.full(len(huge), node, np.int16)

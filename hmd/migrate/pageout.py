@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Paging out: to swap or zram, and pages of files to their file.
 
-Takes the rows of :func:`hmd.policy.planning.idle_pages`; gives where their pages are then.
 The kernel returns only how much it was asked for, so pages are queried afterwards (0.2 µs each).
 Pages that stayed, for lack of swap or because other processes map them too, get a backoff that
 doubles. Never raises because of a target: it may exit or unmap at any moment.
@@ -70,10 +69,7 @@ class Pageout:
         self._backoff = RetryBackoff(_BACKOFF)
 
     def apply(self, plan: Plan, budget_bytes: int, now_s: float) -> PageoutOutcome:
-        """Page out what the plan names, in its order, as far as the budget goes.
-
-        ``now_s`` is the time of the backoff.
-        """
+        """Page out what the plan names, in its order, as far as budget and backoff permit."""
         end_s = self._clock() + self.settings.limit_s
         node = plan.from_node.copy()
         tried = np.zeros(len(plan), np.bool_)

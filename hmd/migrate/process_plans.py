@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Plans that move a whole process, or ranges of it, to one node.
 
-Takes a process and its mappings; gives plans slice by slice of address space, so that a process of
-any size takes little memory here, progress can be shown, and the caller can stop. Costs one query
-per resident page (0.2 µs); before Linux 6.7 also a read of pagemap in mappings that have pages.
+They come slice by slice of address space, so that a process of any size takes little memory here,
+progress can be shown, and the caller can stop. Costs one query per resident page (0.2 µs); before
+Linux 6.7 also a read of pagemap in mappings that have pages.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
-from hmd.linux.huge_pages import HugeSource, huge_source, read_huge_pages
+from hmd.linux.huge_pages import HugeSource, Span, huge_pages_in, huge_source
 from hmd.linux.mappings import Mappings
 from hmd.linux.page_calls import query_nodes
 from hmd.linux.procfs import PROC, ProcessId, read_bytes
@@ -38,9 +38,6 @@ _HUGE_PARTS: Final = 4096
 """Ranges of huge pages to remember: a slice of 256 MiB has fewer."""
 _WITH_PAGES: Final = r"^([0-9a-f]{{1,16}}) [^\n]*? N{}="
 _NO_BLOCKS: Final = np.empty(0, np.uint64)
-
-Span: TypeAlias = tuple[int, int]
-"""Start and end (exclusive) of addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +81,13 @@ class ProcessPlans:
         self.span_bytes = sum(end - start for start, end in self.spans)
         self._huge: deque[npt.NDArray[np.uint64]] = deque(maxlen=_HUGE_PARTS)
         if self.spans and not self._scans:
-            # To query huge pages may cost a walk of all page tables.
-            huge = read_huge_pages(process.pid, mappings, proc)
-            self._huge.append(huge.address if huge else _NO_BLOCKS)
+            self._huge.append(huge_pages_in(process.pid, self.spans, proc))
         self._to_node = to_node
         self._from_node = from_node
         self._query = query
 
     def slices(self) -> Iterator[PlanSlice]:
-        """Query one slice after the other, each when it is iterated to.
-
-        A process has many small mappings and each call of move_pages(2) has a fixed cost: a slice
-        takes as many mappings as fit.
-        """
+        """Query one slice after the other, each of as many mappings as fit, as it is asked for."""
         spans: list[Span] = []
         length = passed = 0
         for at, end, covered in self._scanned() if self._scans else self._pieces():
@@ -114,10 +105,7 @@ class ProcessPlans:
             yield self._slice(spans, self.span_bytes - passed)
 
     def _pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the spans, large ones in pieces that do not cut a huge page.
-
-        With the bytes of all spans up to the end of each.
-        """
+        """Yield the spans in pieces that cut no huge page, with the bytes covered so far."""
         covered = 0
         for start, end in self.spans:
             first = start // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES

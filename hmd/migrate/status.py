@@ -148,11 +148,10 @@ Flow = tuple[int, int]
 class MoveOutcome:
     """The outcome of a plan; columns have shape ``(n,)`` and the order of the plan's rows.
 
-    ``status`` holds codes of :class:`hmd.migrate.status.MoveStatus`; ``node`` is where the
-    page is now, -1 absent or unknown; ``moved_pages`` is how many base pages of the row moved (of
-    a huge page that the kernel has split, maybe not all). ``moved`` counts base pages by flow, in
-    a dry run those that would move; ``pages`` counts planned ones by status. ``seconds`` is the
-    duration of the whole.
+    ``status`` holds codes of ``MoveStatus``; ``node`` is where the page is now, -1 absent or
+    unknown; ``moved_pages`` is how many base pages of the row moved (of a huge page that the kernel
+    has split, maybe not all). ``moved`` counts base pages by flow, in a dry run those that would
+    move; ``pages`` counts planned ones by status. ``seconds`` is the duration of the whole.
     """
 
     status: npt.NDArray[np.int16]

@@ -3,17 +3,6 @@
 
 A process may have 65,530 mappings and more, and a daemon tracks thousands of processes, so the
 sweep keeps a summary of at most 48 KiB per address space instead of mappings.
-
-The sweep goes to large processes first: of ten thousand, a hundred may hold nearly all memory. A
-resident size costs 20 µs of a process, its mappings and pages a millisecond and more; so sizes are
-read in turn, some in each step, and processes of at least four times the mean size are large. Pages
-that processes share count for each of them, which the mean takes into account. Where there are few
-processes, none is large: all have their turn soon.
-
-Processes that share an address space (CLONE_VM) are represented by the first of them, for which
-pages and samples count. It is found by bisection in an order of address spaces such as kcmp(2) has:
-14 comparisons for a new process among 10,000, one for a known process. A process that executes a
-program has another address space, which is noticed when it is looked up again.
 """
 
 from __future__ import annotations
@@ -82,10 +71,7 @@ class SummaryPart:
 
 
 def accessible_part(mappings: Mappings) -> SummaryPart:
-    """Return the mappings that may have pages.
-
-    Memory that is only reserved (no access) has none, and special mappings are the kernel's.
-    """
+    """Return the mappings that may have pages: neither only reserved nor the kernel's."""
     useful = mappings.accessible & (mappings.kind != MappingKind.SPECIAL)
     return SummaryPart(mappings.start[useful], mappings.end[useful], mappings.movable[useful])
 
@@ -193,10 +179,14 @@ _LARGE: Final = 4
 
 
 class LargeProcesses:
-    """Keeps the last known size of each process."""
+    """Finds processes of four times the mean size: of 10,000, a hundred may hold nearly all memory.
+
+    The sweep goes to these first. A resident size costs 20 µs of a process, its mappings and pages
+    a millisecond and more; so sizes are read in turn, some in each step. Where there are few
+    processes, none is large. ``resident_bytes`` returns the size of a process now, 0 if it is gone.
+    """
 
     def __init__(self, resident_bytes: Callable[[ProcessId], int]) -> None:
-        """``resident_bytes`` returns the size of a process now, 0 if it is gone."""
         self._read = resident_bytes
         self._processes: tuple[ProcessId, ...] = ()
         self._bytes = np.zeros(0, np.int64)
@@ -249,11 +239,12 @@ Compare: TypeAlias = Callable[[ProcessId, ProcessId], int | None]
 
 
 class AddressSpaceOwners:
-    """The first process of each address space.
+    """The first process of each address space (CLONE_VM), for which pages and samples of it count.
 
-    ``_ordered`` are the owners by address space, as they were when they were last asked for: an
-    owner that has executed a program since may be out of order, so that others are not found until
-    it is asked for. Only a comparison makes a process another's.
+    It is found by bisection in an order of address spaces such as kcmp(2) has: 14 comparisons for a
+    new process among 10,000, one for a known process. ``_ordered`` are the owners as they were when
+    they were last asked for: one that has executed a program since may be out of order, so that
+    others are not found until it is asked for. Only a comparison makes a process another's.
     """
 
     def __init__(self, compare: Compare) -> None:
@@ -295,10 +286,7 @@ class AddressSpaceOwners:
         return owner
 
     def owner_slots(self) -> npt.NDArray[np.int32] | None:
-        """Return the row of each retained process's owner among them; None if all are their own.
-
-        Shape ``(processes,)``, as the processes of ``retain_processes``.
-        """
+        """Return each retained process's owner's slot, ``(processes,)``; None if all own theirs."""
         if len(self._ordered) == len(self._owner):
             return None
         if self._slots is None:

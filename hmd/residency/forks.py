@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Private pages that forks have in common (copy on write) are counted, and moved, once.
 
-Takes which pages of a process several map (:mod:`hmd.linux.resident_pages`). To a family of forks
-such pages are as those of one file that all of them map, with addresses for offsets: a page counts
-in the first process that is found to have it, and a fork takes none from older processes: it waits
-until all of these were swept after the last fork of the family. A page that a process has written
-since is its own, and counts there.
-
-Costs nothing without forks; with them, about 0.2 µs per page that a sweep asks for.
+To a family of forks such pages (:mod:`hmd.linux.resident_pages`) are as those of one file that all
+of them map, with addresses for offsets: a page counts in the first process that is found to have
+it, and a fork takes none from older processes: it waits until all of these were swept after the
+last fork of the family. A page that a process has written since is its own, and counts there. With
+forks, about 0.2 µs per page that a sweep asks for.
 """
 
 from __future__ import annotations
@@ -96,15 +94,8 @@ class ForkFamilies:
         key = self._key.get(process, "")
         return key if key and len(self._families[key].members) > 1 else ""
 
-    def alone(self, key: str) -> list[ProcessId]:
-        """Return the member of a family of one; else nothing."""
-        return self._of(key, 1)
-
-    def pair(self, key: str) -> list[ProcessId]:
-        """Return the members of a family of two, the older first; else nothing."""
-        return self._of(key, 2)
-
-    def _of(self, key: str, size: int) -> list[ProcessId]:
+    def members_of(self, key: str, size: int) -> list[ProcessId]:
+        """Return the members of a family of that size, the oldest first; else nothing."""
         family = self._families.get(key)
         if family is None or len(family.members) != size:
             return []
@@ -170,7 +161,7 @@ class ForkedPages:
         if before == family or not self._families.key(process):
             return
         self._pages.set_mappings(process, [_view(family)])
-        for other in self._families.pair(family):
+        for other in self._families.members_of(family, 2):  # of whom one was alone before
             self._pages.set_mappings(other, [_view(family)])
 
     def has_family(self, process: ProcessId) -> bool:
@@ -221,10 +212,10 @@ class ForkedPages:
 
     def _left(self, family: str) -> list[ProcessId]:
         """Forget what the last process of a family counts, and return it."""
-        alone = self._families.alone(family)
-        for process in alone:
-            self._pages.set_mappings(process, ())
-        return alone
+        members = self._families.members_of(family, 1)
+        for alone in members:
+            self._pages.set_mappings(alone, ())
+        return members
 
 
 def _view(family: str) -> SharedRange:

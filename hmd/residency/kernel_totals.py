@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Where memory lies that the sweep has not reached yet: the kernel's totals.
 
-A sweep asks for pages one by one, which takes minutes at 1 % of a CPU. Until a process has been
-swept once, its resident size is known, and how it lies on nodes is taken from the first of these:
+A sweep takes minutes at 1 % of a CPU. Until a process has been swept once, how its resident size
+lies on nodes is taken from the first of these:
 
 1. /proc/PID/numa_maps (proc_pid_numa_maps(5)), exact, where it may be read: 0.1 µs per page;
 2. memory.numa_stat of its cgroup (Documentation/admin-guide/cgroup-v2.rst): shares of the group;
@@ -42,10 +42,7 @@ Pages = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ResidentTotals:
-    """Resident ``pages`` by process and node id, of which sweeps have found a ``known`` share.
-
-    Shapes ``(processes, nodes)`` and ``(processes,)``.
-    """
+    """Resident ``pages``, ``(processes, nodes)``, of which sweeps found a ``known`` share each."""
 
     pages: Pages
     known: npt.NDArray[np.float64]

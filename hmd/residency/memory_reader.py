@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: MIT
 """What the residency sweep reads of a machine, and how a part of an address space is recorded.
 
-Each reading is small: a piece of a process's mappings, a part of its resident pages, the nodes of
-some pages. The sweep decides between two of them whether its time is over.
-
-Pages that several processes map are recorded for the one that owns them
-(:mod:`hmd.residency.shared_pages`, :mod:`hmd.residency.forks`). They are unmovable where moves of
-shared pages are not permitted: the kernel would refuse each.
+Each reading is small: the sweep decides between two of them whether its time is over. Pages that
+several processes map are recorded for the one that owns them (:mod:`hmd.residency.shared_pages`,
+:mod:`hmd.residency.forks`). They are unmovable where moves of shared pages are not permitted: the
+kernel would refuse each.
 """
 
 from __future__ import annotations
@@ -44,52 +42,8 @@ Addresses: TypeAlias = npt.NDArray[np.uint64]
 Pieces: TypeAlias = Generator[Mappings, None, None]
 
 
-class MemoryReader(Protocol):
-    """What the sweep reads from the machine, by process."""
-
-    def pieces(self, process: ProcessId) -> Pieces:
-        """Yield the mappings piece by piece; none if the process is gone or not readable."""
-        ...
-
-    def compare(self, first: ProcessId, second: ProcessId) -> int | None:
-        """Return 0 for processes of one address space, else the sign of an order of these.
-
-        None if not known.
-        """
-        ...
-
-    def resident_bytes(self, process: ProcessId) -> int:
-        """Return the resident size, 0 if the process is gone."""
-        ...
-
-    def mount_namespace(self, process: ProcessId) -> int:
-        """Return the number of the mount namespace that paths are valid in, 0 if not known."""
-        ...
-
-    def fork_family(self, process: ProcessId) -> str:
-        """Return what forks of a program have in common; empty if not known."""
-        ...
-
-    def sharing(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.uint8]:
-        """Return who maps each page, as ``PageSharing``; ``addresses`` are ascending."""
-        ...
-
-    def resident(
-        self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int
-    ) -> ResidentPart | None:
-        """Return the next pages from ``start`` that may be resident, about ``pages``.
-
-        None if the process is gone. ``huge`` are the huge pages that the mappings' details showed.
-        """
-        ...
-
-    def nodes(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.int16]:
-        """Return the node of each page, below 0 if it is not resident."""
-        ...
-
-
-class KernelMemory:
-    """Memory as the kernel reports it."""
+class MemoryReader:
+    """What the sweep reads from the machine, by process; here, as the kernel reports it."""
 
     def __init__(self, proc: Path = PROC, bindings: MemoryBindings | None = None) -> None:
         self._proc = proc
@@ -97,9 +51,10 @@ class KernelMemory:
         self._bindings = bindings or MemoryBindings(proc)
 
     def pieces(self, process: ProcessId) -> Pieces:
-        """Read /proc/PID/maps, or smaps where nothing else shows huge pages.
+        """Yield the mappings piece by piece; none if the process is gone or not readable.
 
-        What a memory policy binds to a single node is unmovable.
+        From /proc/PID/maps, or smaps where nothing else shows huge pages. What a memory policy
+        binds to a single node is unmovable.
         """
         details = self._source is HugeSource.SMAPS
         bindings = self._bindings.of(process)
@@ -108,37 +63,40 @@ class KernelMemory:
             yield replace(piece, unmovable=piece.unmovable | fixed)
 
     def compare(self, first: ProcessId, second: ProcessId) -> int | None:
-        """Ask kcmp(2)."""
+        """Return 0 for one address space, else the sign of an order of these; None if not known."""
         return compare_spaces(first, second, self._proc)
 
     def resident_bytes(self, process: ProcessId) -> int:
-        """Read /proc/PID/stat."""
+        """Return the resident size, 0 if the process is gone."""
         stat = read_stat(process.pid, self._proc)
         return stat.resident_bytes if stat is not None and stat.process == process else 0
 
     def mount_namespace(self, process: ProcessId) -> int:
-        """Return the inode of /proc/PID/ns/mnt (namespaces(7))."""
+        """Return the number of the mount namespace that paths are valid in, 0 if not known."""
         try:
             return (self._proc / str(process.pid) / "ns/mnt").stat().st_ino
         except OSError:
             return 0  # exited, or not permitted
 
     def fork_family(self, process: ProcessId) -> str:
-        """Compare addresses that execve(2) chooses."""
+        """Return what forks of a program have in common; empty if not known."""
         return fork_family(process, self._proc)
 
     def sharing(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.uint8]:
-        """Read pagemap."""
+        """Return who maps each page, as ``PageSharing``; ``addresses`` are ascending."""
         return page_sharing(process.pid, addresses, self._proc)
 
     def resident(
         self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int
     ) -> ResidentPart | None:
-        """Query PAGEMAP_SCAN, or kpageflags."""
+        """Return the next pages from ``start`` that may be resident, about ``pages``.
+
+        None if the process is gone. ``huge`` are the huge pages that the mappings' details showed.
+        """
         return resident_part(process.pid, (start, end), self._source, huge, pages, self._proc)
 
     def nodes(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.int16]:
-        """Query move_pages(2); -ESRCH for all pages where the pid is another process's now."""
+        """Return the node of each page, below 0 if not resident, or where the process is gone."""
         found = query_nodes(process.pid, addresses)
         if identify(process.pid, self._proc) != process:
             return np.full(len(addresses), -errno.ESRCH, np.int16)
@@ -161,8 +119,8 @@ class AddressSpaces(Protocol):
         ...
 
 
-class ModelledMemory:
-    """Modelled address spaces as the sweep reads a machine."""
+class ModelledMemory(MemoryReader):
+    """The same of modelled address spaces: no process is a fork, and none shares its pages."""
 
     def __init__(self, spaces: AddressSpaces) -> None:
         self._spaces = spaces
@@ -186,24 +144,20 @@ class ModelledMemory:
 
     def mount_namespace(self, process: ProcessId) -> int:
         """Return the same for all: they are on one machine."""
-        del process
         return 1
 
     def fork_family(self, process: ProcessId) -> str:
-        """Return nothing: no process is a fork."""
-        del process
+        """Return nothing."""
         return ""
 
     def sharing(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.uint8]:
         """Return ALONE for all pages."""
-        del process
         return np.full(len(addresses), PageSharing.ALONE, np.uint8)
 
     def resident(
         self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int
     ) -> ResidentPart | None:
         """Return all pages of the next chunks."""
-        del huge
         return every_page(start, end, self._huge[process.pid], pages)
 
     def nodes(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.int16]:

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Pages of files that several processes map are counted, and moved, once.
 
-Takes processes' mappings of files and the pages that the sweep finds in them. A page belongs to the
-first process that is found to have it in its page table: only there can it be found and moved.
-Samples of others are attributed to its owner before they are counted. When the owner exits or
-unmaps the page, its heat is lost, and the next process that is swept there owns it.
+A page belongs to the first process that the sweep finds to have it in its page table: only there
+can it be found and moved. Samples of others are attributed to its owner before they are counted,
+0.1 µs each. When the owner exits or unmaps the page, its heat is lost, and the next process that is
+swept there owns it.
 
 Owners are stored by 2 MiB of a file (units): about 20 bytes for each, and 1 KiB for those that have
 owners by page, of which there is a bounded number; all pages of another unit have one owner. A
 process has at most ``PROCESS_MOST`` mappings, its largest, and all together have ``MAX_MAPPINGS``;
-others are treated as if no other process had them. Mappings are known by numbers.
-
-A sample costs about 0.1 µs while processes share files, else nothing.
+others are treated as if no other process had them.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ Views = npt.NDArray[np.uint16]
 NUMBERS_END: Final = 0xFFFF
 """Numbers of mappings are below it, and from 1 on: 0 is none."""
 MAX_PAGE_UNITS: Final = 1 << 16
-"""Units with pages of their own, where it is not known how much memory there is: 128 GiB of dense
-shared memory in 64 MiB."""
+"""Units with pages of their own by default: 128 GiB of dense shared memory in 64 MiB."""
 
 MAX_MAPPINGS: Final = 1 << 15
 
@@ -86,10 +83,7 @@ class _Units(NamedTuple):
 
 
 class SharedPageOwners:
-    """The mapping that owns each page of files; mappings are numbers (``NUMBERS_END``).
-
-    Offsets are those of pages, in bytes from the start of the file.
-    """
+    """The mapping (a number) that owns each page of files; offsets are those of pages, in bytes."""
 
     def __init__(self, max_page_units: int = MAX_PAGE_UNITS) -> None:
         self._details_most = max_page_units
@@ -442,11 +436,6 @@ class SharedPages:
         self._processes: tuple[ProcessId, ...] = ()
         self._columns: MappingColumns | None = None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what is known of pages."""
-        return self._page_owners.nbytes
-
     def retain_processes(self, processes: tuple[ProcessId, ...]) -> None:
         """Forget other processes: what they counted counts nowhere until it is found."""
         if processes is self._processes:
@@ -471,10 +460,7 @@ class SharedPages:
             self._columns = None
 
     def skip_owned_elsewhere(self, process: ProcessId, start: int, end: int) -> int:
-        """Return the chunk to continue a sweep at: others count all pages up to there.
-
-        ``start`` and the result are starts of chunks, or the ``end``.
-        """
+        """Return the chunk, or ``end``, to continue a sweep at: others count all pages before."""
         views = self._views.within(process, start, start + 1)
         if not views:
             return start
@@ -524,10 +510,7 @@ class SharedPages:
             self._page_owners.set_owner(view.number, view.file, _part_of(view, span), offsets)
 
     def attribute_to_owner(self, batch: AccessBatch) -> AccessBatch:
-        """Return samples as if each page were accessed by the process that counts it.
-
-        ``batch`` indexes the processes of ``keep``.
-        """
+        """Return samples as if each page were accessed by the process that counts it."""
         if not len(batch) or not self._views.shared:
             return batch
         if self._columns is None:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The residency sweep: on which node every page is, sampled or not, by one step per tick.
 
-Takes the processes of a heat table, gives it nodes and huge pages. Pages to demote are cold and
-hardly sampled, so samples alone do not find them. A step is bounded in CPU time and in pages (0.2
-µs per page); an overrun is deducted from the next steps. It asks first for chunks that samples show
-to be out of date, then goes on with the processes in turn: their mappings where these are due, new
-ones first, then their pages from where it stopped. Of many processes those that hold much of the
-memory have a turn of their own, with half of the time. A process whose pages stay on their nodes is
-swept less and less often, a process that faults pages in is swept often. A step's time shrinks to a
+Pages to demote are cold and hardly sampled, so samples alone do not find them. A step is bounded in
+CPU time and in pages (0.2 µs per page); an overrun is deducted from the next steps. It asks first
+for chunks that samples show to be out of date, then goes on with the processes in turn: their
+mappings where these are due, new ones first, then their pages from where it stopped. Of many
+processes those that hold much of the memory have a turn of their own, with half of the time. A
+process whose pages stay on their nodes is swept less and less often. A step's time shrinks to a
 quarter while residency is stable: of terabytes a sweep takes thousands of ticks, of which most find
 nothing.
 """
@@ -40,7 +39,7 @@ from hmd.residency.address_spaces import (
     within,
 )
 from hmd.residency.forks import ForkedPages
-from hmd.residency.memory_reader import KernelMemory, MemoryReader, QueryContext, query_span
+from hmd.residency.memory_reader import MemoryReader, QueryContext, query_span
 from hmd.residency.shared_pages import MAX_PAGE_UNITS, SharedPages
 from hmd.sample.access_batch import AccessBatch
 
@@ -63,10 +62,7 @@ class RoundRobin:
         self._processes = processes
 
     def take_turns(self) -> Iterator[ProcessId]:
-        """Yield each process once, from the present one on.
-
-        Each keeps its turn until the next is taken, or until :meth:`advance` is called.
-        """
+        """Yield each process once, from the present one on; it has its turn until ``advance``."""
         for _ in range(len(self._processes)):
             self._at %= len(self._processes)
             yield self._processes[self._at]
@@ -123,11 +119,10 @@ class SweepSettings:
     """How many pages a step asks for, and how often processes are swept.
 
     ``pages_per_step`` and ``step_s`` (of CPU time) bound a step that has no limit of its own; it
-    makes at least one query. After calm ones it takes down to a quarter of its time.
-    Mappings are read every ``mappings_ticks`` ticks. A process is swept at least every
-    ``max_sweep_ticks`` ticks, as far as steps suffice. Of files that several processes map, the
-    pages of ``shared_units`` times 2 MiB are counted one by one, in 1 KiB each where they are used.
-    Pages that several processes map are unmovable unless ``move_shared``.
+    makes at least one query. Mappings are read every ``mappings_ticks`` ticks. A process is swept
+    at least every ``max_sweep_ticks`` ticks, as far as steps suffice. Of files that several
+    processes map, the pages of ``shared_units`` times 2 MiB are counted one by one, in 1 KiB each
+    where they are used. Pages that several processes map are unmovable unless ``move_shared``.
     """
 
     pages_per_step: int = 1 << 18
@@ -147,7 +142,10 @@ class StepLimit:
 
 
 class ResidencySweep:
-    """Keeps a heat table's nodes up to date, some pages a step."""
+    """Keeps a heat table's nodes up to date, some pages a step.
+
+    ``clock`` gives CPU time; ``wall`` time that also passes in waits, by default none.
+    """
 
     def __init__(
         self,
@@ -156,9 +154,8 @@ class ResidencySweep:
         clock: Callable[[], float] = time.thread_time,
         wall: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``clock`` gives CPU time; ``wall`` time that also passes in waits, by default none."""
         self.settings = settings or SweepSettings()
-        self._memory: MemoryReader = memory or KernelMemory()
+        self._memory = memory or MemoryReader()
         self._clock, self._wall, self._wall_end_s = clock, wall, 0.0
         self._end_s = self._owed_s = 0.0
         self._pace, self._recorded, self._changed = 1.0, 0, 0
@@ -196,10 +193,7 @@ class ResidencySweep:
         self._large.set_resident_bytes(sizes)
 
     def attribute_to_owner(self, batch: AccessBatch, heat: HeatTable) -> AccessBatch:
-        """Return samples of a table's processes as if each page were accessed where it counts.
-
-        A page that several processes map counts for one of them.
-        """
+        """Return samples as if each page were accessed by the process that counts it."""
         self._follow(heat.processes)
         slots = self._owners.owner_slots()
         if slots is not None:
@@ -228,10 +222,7 @@ class ResidencySweep:
         return np.array([process in self._guests for process in processes], np.bool_)
 
     def step(self, heat: HeatTable, limit: StepLimit | None = None) -> int:
-        """Ask for the nodes of some pages; returns how many.
-
-        ``limit`` replaces ``pages_per_step`` and ``step_s`` of the settings.
-        """
+        """Ask for the nodes of some pages, within ``limit`` or the settings; returns how many."""
         limit = limit or StepLimit(self.settings.pages_per_step, self.settings.step_s)
         begun_s, pages = self._clock(), limit.pages
         self._wall_end_s = self._wall() + MAX_WAIT_S

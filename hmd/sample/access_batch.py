@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Sampled memory accesses, as columns.
+"""Sampled memory accesses, as columns: a few nanoseconds per sample, where objects cost hundreds.
 
-Every sampler returns batches (``AccessBatch``), a trace has ``Samples``, whatever their source:
-PEBS, IBS, the emulated machine, page faults. Columns cost a few nanoseconds per sample; objects
-would cost hundreds.
-
-``COLUMNS`` is the one table of these columns: batches, perf rings (``hmd.sample.perf_ring``) and
-trace files (``hmd.trace``) follow it. A new column is a line here, a field of ``AccessBatch`` and
-of ``Samples``, and what fills it: in ``hmd/native/ring.c`` for perf rings.
+Every sampler returns batches (``AccessBatch``), a trace has ``Samples``. ``COLUMNS`` is the one
+table of their columns, which perf rings (``hmd.sample.perf_ring``) and trace files (``hmd.trace``)
+follow. A new column is a line here, a field of ``AccessBatch`` and of ``Samples``, and what fills
+it: in ``hmd/native/ring.c`` for perf rings.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +29,7 @@ class Kind(IntEnum):
 
 
 class Column(NamedTuple):
-    """A column's type in a batch and in a trace file, and its name there if that is another.
-
-    ``optional``: some sources and older trace files lack it.
-    """
+    """A column's types, its name in trace files; ``optional``: some sources and files lack it."""
 
     dtype: type[np.generic]
     trace_dtype: str
@@ -64,8 +58,30 @@ FILE_NAMES: Final[Mapping[str, str]] = {
 """Types of columns in trace files, and their names there and in exports."""
 
 
+class _Rows:
+    """What batches and samples have in common: columns by the names of ``COLUMNS``."""
+
+    __slots__ = ()
+
+    def take(self, rows: slice | npt.NDArray[Any]) -> Self:
+        """Return rows, selected by a slice, a mask or indices."""
+        return type(self)(**{n: None if c is None else c[rows] for n, c in self._columns().items()})
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Self]) -> Self:
+        """Return all rows of parts of one source, at least one, in the order of the parts."""
+        joined: dict[str, Any] = {}
+        for name, first in parts[0]._columns().items():
+            columns = [getattr(part, name) for part in parts]
+            joined[name] = None if first is None else np.concatenate(columns)
+        return cls(**joined)
+
+    def _columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in COLUMNS}
+
+
 @dataclass(frozen=True, slots=True)
-class AccessBatch:
+class AccessBatch(_Rows):
     """Sampled accesses, one row each; all columns have shape ``(n,)``.
 
     ``process`` indexes the processes that the sampler tracks, in the order of ``track()``.
@@ -88,14 +104,6 @@ class AccessBatch:
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.address)
-
-    def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AccessBatch:
-        """Return some rows, by mask or by index."""
-        taken: dict[str, Any] = {}
-        for name in COLUMNS:
-            column = getattr(self, name)
-            taken[name] = None if column is None else column[rows]
-        return AccessBatch(**taken)
 
     @classmethod
     def of(
@@ -129,28 +137,17 @@ class AccessBatch:
         )
 
     @classmethod
-    def concatenated(cls, parts: Sequence[AccessBatch]) -> AccessBatch:
-        """Return all rows of parts of one source, at least one, in the order of the parts."""
-        joined: dict[str, Any] = {}
-        for name in COLUMNS:
-            columns = [getattr(part, name) for part in parts]
-            joined[name] = None if columns[0] is None else np.concatenate(columns)
-        return cls(**joined)
-
-    @classmethod
     def empty(cls) -> AccessBatch:
         """Return a batch without samples."""
         return cls.of(np.empty(0, np.uint64))
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(_Rows):
     """Sampled accesses in order of time; all columns have shape ``(n,)``.
 
-    ``process`` indexes the trace's processes, ``kind`` holds :class:`Kind`.
-    ``thread`` and ``latency_ns`` are 0 if the source does not have them; ``period`` is the number
-    of accesses that a row stands for. ``instructions`` counts those that the row's CPU had executed
-    by then, in any process; 0 if they are not counted.
+    As of :class:`AccessBatch`; ``process`` indexes the trace's processes, and ``instructions``,
+    those that the row's CPU had executed by then in any process, are 0 if they are not counted.
     """
 
     time_ns: npt.NDArray[np.uint64]
@@ -167,21 +164,10 @@ class Samples:
         """Return the number of samples."""
         return len(self.time_ns)
 
-    def take(self, rows: slice | npt.NDArray[Any]) -> Samples:
-        """Return rows, selected by a slice, a mask or indices."""
-        return Samples(*(getattr(self, name)[rows] for name in SAMPLE_COLUMNS))
-
     @classmethod
     def empty(cls) -> Samples:
         """Return no samples."""
         return cls(*(np.empty(0, dtype) for dtype in SAMPLE_COLUMNS.values()))
-
-    @classmethod
-    def concatenated(cls, parts: Sequence[Samples]) -> Samples:
-        """Return all samples of parts, in the order of the parts."""
-        if not parts:
-            return cls.empty()
-        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in SAMPLE_COLUMNS))
 
     def in_order_of_time(self) -> Samples:
         """Return the samples in order of time; the sort is stable."""

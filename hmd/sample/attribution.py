@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Attribution of samples: the tracked process of each row.
 
-A sample of perf contains the process's id (tgid) in addition to the thread's, so threads need no
-map. ``TrackedPids`` costs a few ns per row, and per call one read of /proc/PID/stat for each
-process that has rows.
+A sample of perf contains the process's id (tgid) in addition to the thread's: ``TrackedPids``
+costs a few ns per row, and per call one read of /proc/PID/stat for each process that has rows.
 
 The emulated machine's PMU knows page-table roots (cr3) and no processes, as a hypervisor does.
-``PageTableAttribution`` finds the process of a root by looking up virtual pages of samples in the
-/proc/PID/pagemap of the tracked processes: the root is that of the process whose page frame is the
-sample's physical page. The result is cached and looked up again after ``RECHECK_S``, because exit
-and exec free a root, which another process may then get. Costs a few page lookups (about 2 µs each)
-per root and ``RECHECK_S``. A root of no tracked process costs some lookups per tracked process, at
-growing intervals. Page frames need CAP_SYS_ADMIN (Documentation/admin-guide/mm/pagemap.rst).
+``PageTableAttribution`` looks up virtual pages of samples in the /proc/PID/pagemap of the tracked
+processes: the root is that of the process whose page frame is the sample's physical page. The
+result is looked up again after ``RECHECK_S``, because exit and exec free a root, which another
+process may then get; that of no tracked process at growing intervals. Page frames need
+CAP_SYS_ADMIN (Documentation/admin-guide/mm/pagemap.rst).
 """
 
 from __future__ import annotations
@@ -63,10 +61,7 @@ class TrackedPids:
         self._slots = {process.pid: slot for slot, process in enumerate(self._processes)}
 
     def find_processes(self, columns: RecordColumns) -> npt.NDArray[np.int32]:
-        """Return each row's process; -1 if it is not tracked, or another process has its pid now.
-
-        Samples of a process that has ended are still attributed to it.
-        """
+        """Return each row's process; -1 if it is not tracked, or its pid is another's now."""
         pids, which = distinct(columns.pid[: columns.count])
         found = np.full(len(pids) + 1, -1, np.int32)  # the last for rows of too many pids
         for i, pid in enumerate(pids):
@@ -95,10 +90,9 @@ class _UnknownRoot:
 
 
 class PageTableAttribution:
-    """The ``Attribution`` of samples by page-table root."""
+    """The ``Attribution`` of samples by page-table root; ``clock`` gives seconds."""
 
     def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` gives seconds."""
         self._proc = proc
         self._clock = clock
         self._table = ProcessTable()

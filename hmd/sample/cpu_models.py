@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """CPU models: their clock, raw encodings of memory events, and memory-level parallelism of a core.
 
-Takes /proc/cpuinfo and sysfs; gives lines of two tables, which are read when they are needed:
+From /proc/cpuinfo, sysfs, and two tables:
 
 - ``intel_events.json``, made by packaging/perfmon_events.py from the event files that Intel
   publishes (github.com/intel/perfmon, BSD-3-Clause). Event names in sysfs come first for what the
@@ -84,9 +84,8 @@ SKYLAKE_SERVER: Final = Core(224, 12)
 def read_cpu_model(proc: Path = PROC, sysfs: Path = SYSFS) -> CpuModel:
     """Return the CPU of this machine; vendor empty where /proc/cpuinfo names none (ARM).
 
-    The nominal clock is what the model's name or the kernel states. ``cpu MHz`` is the present
-    clock of a machine that measures it (arch_freq_get_on_cpu() in arch/x86/kernel/cpu/proc.c): the
-    last resort, right in virtual machines.
+    The nominal clock is what the model's name or the kernel states; the last resort, right in
+    virtual machines, is ``cpu MHz``, the present clock (arch/x86/kernel/cpu/proc.c).
     """
     first = (read_text(proc / "cpuinfo") or "").split("\n\n", 1)[0]
     lines = (line.partition(":") for line in first.splitlines())
@@ -143,10 +142,7 @@ def store_configs() -> frozenset[int]:
 
 
 def find_core(cpu: CpuModel) -> Core | None:
-    """Return the limits of a CPU's misses, None for a CPU that the table lacks.
-
-    Of parts with two kinds of cores, the big ones'.
-    """
+    """Return the limits of a CPU's misses, of its big cores; None if the table lacks it."""
     limits = _table("core_limits.json")
     if cores := _intel_cores(cpu):
         found = limits["intel"].get(cores.get("cpu") or cores.get("cpu_core"))

@@ -2,23 +2,19 @@
 """DAMON's regions: which to monitor next, and their counts of accesses as rows of pages.
 
 **Rows.** DAMON checks one page of a region, a different one each time, and counts the checks that
-find it accessed since the previous check. The count divided by the checks is thus the share of
-intervals in which a page of the region is accessed, averaged over its pages. It is not the number
-of accesses, which an accessed bit cannot show. A page of the region is therefore assigned ``share``
-times the elapsed intervals as accesses. That is exact below one access per interval; for hot pages
-it is a lower bound, one per interval. All regions together give a bounded number of rows, which
-represent about as many accesses each and are evenly spaced over the accessed memory, with another
-offset each time. Rows of one region share a few checks, so they are not independent samples. Costs
-about 0.1 µs per row, and a query of each row's page.
+find it accessed since the previous check. The count divided by the checks is the share of intervals
+in which a page of the region is accessed. A page is therefore assigned ``share`` times the elapsed
+intervals as accesses: exact below one access per interval, a lower bound for hot pages. All regions
+together give a bounded number of rows, which represent about as many accesses each and are evenly
+spaced over the accessed memory, with another offset each time. Costs about 0.1 µs per row, and a
+query of each row's page.
 
-**Choice.** ``RegionMap`` takes processes' mappings and the results of the last cycles; it gives
-regions, fine where there are accesses, coarse elsewhere, and at most a fixed number over all
-processes. At that number, the most similar neighbours are merged, down to half of it, by the least
-increase of the squared error of their shares (Ward, "Hierarchical grouping to optimize an objective
-function", 1963). Then the regions with most accesses are split, and some of the largest, which
-finds new accesses. A program of a few MiB needs no choice: all of it is monitored finely. DAMON
-adapts regions too, but splits at random starting from one region, keeps no history between two
-counts, and spends regions on address space without memory. Costs about 10 µs per region.
+**Choice.** ``RegionMap`` gives regions, fine where there are accesses, coarse elsewhere, and at
+most a fixed number over all processes. At that number, the most similar neighbours are merged, down
+to half of it, by the least increase of the squared error of their shares (Ward, "Hierarchical
+grouping to optimize an objective function", 1963). Then the regions with most accesses are split,
+and some of the largest, which finds new accesses. DAMON adapts regions too, but splits at random
+starting from one region, and keeps no history between two counts. Costs about 10 µs per region.
 """
 
 from __future__ import annotations
@@ -71,10 +67,7 @@ class MappedPieces:
 
 
 def find_mapped(regions: DamonRegions, mappings: Mappings, max_accesses: int) -> MappedPieces:
-    """Return the mapped parts of regions; ``max_accesses`` is the number of checks.
-
-    Unmapped memory has no accesses, so those of a region belong to its mapped parts.
-    """
+    """Return the mapped parts of regions, which have all accesses of ``max_accesses`` checks."""
     memory = mappings.kind != MappingKind.SPECIAL
     low, high = mappings.start[memory], mappings.end[memory]
     first = np.searchsorted(high, regions.start, side="right")
@@ -154,10 +147,7 @@ class _Spans(NamedTuple):
 
 
 class RegionMap:
-    """The regions of each process and their history.
-
-    There are at most ``max_regions``, but at least one per piece of memory.
-    """
+    """The regions of processes and their history: ``max_regions``, or one per piece of memory."""
 
     def __init__(self, max_regions: int) -> None:
         self.max_regions = max_regions

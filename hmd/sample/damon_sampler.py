@@ -3,17 +3,14 @@
 
 The kernel checks accessed bits of one page in each of some hundred regions of processes' memory
 (Park and others, "Profiling Dynamic Data Access Patterns with Controlled Overhead and Quality",
-Middleware 2019; mm/damon/). ``damon_regions`` chooses the regions, converts them to rows and
-documents their meaning. Kinds are all LOAD: an accessed bit does not distinguish loads from stores.
-Times are those at which regions were read.
+Middleware 2019; mm/damon/). ``damon_regions`` chooses the regions and converts them to rows. Kinds
+are all LOAD: an accessed bit does not distinguish loads from stores.
 
-A *cycle* starts a kdamond with the regions to count next, reads their counts and stops it. Nothing
-runs between two cycles, which bounds the cost. (A longer sampling interval would also cost less,
-but all pages that are accessed more than once per interval look alike.) A cycle runs only when
-``read`` asks for it, and after the previous one was read; a thread waits for it, because it takes
-``INTERVALS_PER_CYCLE`` sampling intervals. It costs about 100 µs of the kernel's CPU time and as
-much of hmd's per region. The sampler's period is the time between two cycles in milliseconds; the
-cost is proportional to 1/period.
+A *cycle* starts a kdamond with the regions to count next, reads their counts and stops it, in a
+thread, because it takes ``INTERVALS_PER_CYCLE`` sampling intervals. Nothing runs between two
+cycles, which bounds the cost: about 100 µs of the kernel's CPU time, and as much of hmd's, per
+region. (A longer sampling interval would also cost less, but all pages that are accessed more than
+once per interval look alike.) The sampler's period is the time between two cycles in milliseconds.
 
 The interval adapts to the program: half of the checks of an accessed page find an access, averaged
 over accesses. A shorter interval misses cold pages; with a longer one, hot pages look alike.
@@ -27,17 +24,22 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
-from hmd.linux.damon import DamonError, DamonRegions, Kdamond, Kdamonds, Monitoring
-from hmd.linux.damon_ownership import NOTE, DamonClaim
+from hmd.linux.damon import (
+    NOTE,
+    DamonClaim,
+    DamonError,
+    DamonRegions,
+    Kdamond,
+    Kdamonds,
+)
 from hmd.linux.mappings import covering_mappings
 from hmd.linux.page_calls import query_nodes
 from hmd.linux.process_table import ProcessTable
@@ -74,11 +76,6 @@ _ANY_REGION: Final = DamonRegions(
 )
 
 
-def monitoring(sample_us: int) -> Monitoring:
-    """Return DAMON's settings for a sampling interval."""
-    return Monitoring(sample_us, INTERVALS_PER_CYCLE * sample_us)
-
-
 def next_interval_us(sample_us: int, hit_share: float) -> int:
     """Return the next interval; ``hit_share`` is the mean share of checks with an access."""
     if _MIN_HIT_SHARE <= hit_share <= _MAX_HIT_SHARE:
@@ -88,8 +85,7 @@ def next_interval_us(sample_us: int, hit_share: float) -> int:
     return min(max(round(sample_us * step), MIN_INTERVAL_US), MAX_INTERVAL_US)
 
 
-@dataclass(frozen=True, slots=True)
-class CycleRows:
+class CycleRows(NamedTuple):
     """The result of a cycle: per process its pages and the accesses that each represents."""
 
     time_ns: int
@@ -100,7 +96,7 @@ class DamonCycle:
     """Monitors processes through one kdamond, for one thread.
 
     ``cpu_s`` is the CPU time of the kernel's threads up to the last cycle, ``sample_us`` the
-    interval of the next. ``clock`` gives seconds.
+    interval of the next.
     """
 
     def __init__(
@@ -135,11 +131,11 @@ class DamonCycle:
         found = {process: covering_mappings(process.pid, self._proc) for process in processes}
         mappings = {p: m for p, m in found.items() if m is not None and alive(p, self._proc)}
         regions = {p: chosen for p, chosen in self._map.choose(mappings).items() if len(chosen)}
-        settings = monitoring(self.sample_us)
+        sample_us = self.sample_us
         if not regions:
             self._ended_s = None  # no time to extrapolate to
             return None
-        if not self._start(regions, settings):
+        if not self._start(regions, sample_us):
             return None
         try:
             counted = self._kdamond.read_regions()
@@ -154,14 +150,15 @@ class DamonCycle:
             return None
         before_s = begun_s if self._ended_s is None else self._ended_s
         self._ended_s = self._clock()
-        interval_us = max(settings.sample_us, self._kdamond.waited_s * 1e6 / INTERVALS_PER_CYCLE)
+        interval_us = max(sample_us, self._kdamond.waited_s * 1e6 / INTERVALS_PER_CYCLE)
         intervals = (self._ended_s - before_s) * 1e6 / interval_us
         pieces: dict[ProcessId, MappedPieces] = {}
-        max_accesses = settings.max_accesses
         for process, counts in zip(regions, counted, strict=True):
-            self._map.record_shares(process, counts, max_accesses)
+            self._map.record_shares(process, counts, INTERVALS_PER_CYCLE)
             if alive(process, self._proc):
-                pieces[process] = find_mapped(counts.accessed, mappings[process], max_accesses)
+                pieces[process] = find_mapped(
+                    counts.accessed, mappings[process], INTERVALS_PER_CYCLE
+                )
         return self._make_rows(pieces, intervals)
 
     def _adapt(self, answered: bool) -> None:
@@ -181,11 +178,12 @@ class DamonCycle:
         if floor_us == MAX_INTERVAL_US:
             self._map.max_regions = max(regions // 2, MIN_REGIONS)
 
-    def _start(self, regions: dict[ProcessId, DamonRegions], settings: Monitoring) -> bool:
+    def _start(self, regions: dict[ProcessId, DamonRegions], sample_us: int) -> bool:
         """Monitor these regions; False if one of the processes has ended."""
         pids = [process.pid for process in regions]
         try:
-            self._kdamond.start(pids, list(regions.values()), settings)
+            aggregation_us = INTERVALS_PER_CYCLE * sample_us
+            self._kdamond.start(pids, list(regions.values()), sample_us, aggregation_us)
         except DamonError as error:
             if error.errno == errno.EINVAL and not self._all_alive(regions):
                 return False
@@ -232,9 +230,9 @@ def open_damon(
 ) -> DamonSampler:
     """Return a sampler of DAMON's regions; its period (1000) is in milliseconds.
 
-    It is ``before``, the sampler that is open now, if that has DAMON, which has a single user. One
-    that has lost it is closed: what it notes of its claim would refuse the next.
-    Raises MissingError if the kernel cannot monitor virtual addresses, or DAMON is in use.
+    It is ``before``, the sampler that is open now, if that has DAMON, which has a single user; one
+    that has lost it is closed. Raises MissingError if the kernel cannot monitor virtual addresses,
+    or DAMON is in use.
     """
     if isinstance(before, DamonSampler):
         if before.usable:
@@ -248,7 +246,8 @@ def open_damon(
     kdamond = Kdamond(kdamonds, proc)
     try:
         # Only a trial shows whether the kernel has all that this needs.
-        kdamond.start([os.getpid()], [_ANY_REGION], monitoring(START_INTERVAL_US))
+        aggregation_us = INTERVALS_PER_CYCLE * START_INTERVAL_US
+        kdamond.start([os.getpid()], [_ANY_REGION], START_INTERVAL_US, aggregation_us)
         kdamond.stop()
     except BaseException:
         kdamond.stop()
@@ -258,7 +257,7 @@ def open_damon(
 
 
 class DamonSampler:
-    """A ``Sampler`` over the regions of one kdamond."""
+    """A ``Sampler`` over the regions of one kdamond; owns claim and cycle."""
 
     pair_period = None
     record_time = RecordTime()  # no records are taken on the programs' CPUs
@@ -270,7 +269,6 @@ class DamonSampler:
         period: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Own the claim and the cycle from now on; ``clock`` returns seconds."""
         self.name = "damon"
         self.detail = DETAIL
         self.capabilities = CAPABILITIES["damon"]
@@ -280,7 +278,7 @@ class DamonSampler:
         self._changed = threading.Condition()
         self._cycle = cycle
         self._clock = clock
-        self._period = period
+        self.period = period
         self._processes: tuple[ProcessId, ...] = ()
         self._requested = False
         self._closed = False
@@ -293,19 +291,14 @@ class DamonSampler:
         return not self._closed and self._claim.held
 
     @property
-    def period(self) -> int:
-        """Milliseconds from one cycle to the next."""
-        return self._period
-
-    @property
     def outside_cpu_s(self) -> float:
         """CPU time of the kernel's threads up to the last cycle."""
         return self._cycle.cpu_s
 
     def set_period(self, period: int) -> int:
         """Set the time between cycles, clamped to the bounds of ``PERIODS``; returns it."""
-        self._period = clamp(period, PERIODS)
-        return self._period
+        self.period = clamp(period, PERIODS)
+        return self.period
 
     def track(self, processes: Sequence[ProcessId]) -> None:
         """Monitor the first ``MAX_PROCESSES`` of these processes."""
@@ -319,10 +312,7 @@ class DamonSampler:
             self._thread.start()
 
     def read(self) -> AccessBatch:
-        """Return the rows of the last cycle, once, and request the next.
-
-        Raises MissingError where DAMON has been taken away.
-        """
+        """Return the rows of the last cycle, once, and request the next; may raise its error."""
         with self._changed:
             seen, self._seen = self._seen, None
             if self._closed:
@@ -365,7 +355,7 @@ class DamonSampler:
                 if self._closed:
                     return
                 self._requested = False
-                processes, period_s = self._processes, self._period / 1000
+                processes, period_s = self._processes, self.period / 1000
             begun_s = self._clock()
             seen: CycleRows | Exception | None
             try:

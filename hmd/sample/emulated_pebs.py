@@ -2,23 +2,18 @@
 """Sampling on the emulated machine: its plugin writes PEBS-like records into mapped rings.
 
 The rings have the layout of perf's, so the same reader drains them. A sample contains an address
-space, not a process (``PageTableAttribution``). Times are those of the CPU's modelled clock
-(SharedMemory), and latencies are nanoseconds of it; each row contains the instruction count of its
-CPU. The events are those of Intel's PMU (https://perfmon-events.intel.com):
+space, not a process (``PageTableAttribution``). Times are those of the CPU's modelled clock, and
+latencies are nanoseconds of it; each row contains the instruction count of its CPU. The events are
+those of Intel's PMU (https://perfmon-events.intel.com):
 
 - loads that miss the last-level cache (MEM_LOAD_RETIRED.L3_MISS); with pairs, two counters of
-  different period count them;
-  with ``loads: latency``, loads that a tag has followed (MEM_TRANS_RETIRED.LOAD_LATENCY), scaled
-  by the counter of misses (``TaggedLoads``); on a machine with IBS, misses of tagged ops
+  different period count them; with ``loads: latency``, loads that a tag has followed, in user mode
+  (MEM_TRANS_RETIRED.LOAD_LATENCY), scaled by the counter of misses (``TaggedLoads``); on a machine
+  with IBS, misses of tagged ops
 - loads of lines that the prefetcher has asked for, which are no such misses
   (MEM_LOAD_RETIRED.FB_HIT), by a counter of a longer period;
 - all stores (MEM_INST_RETIRED.ALL_STORES), also of a longer period. A store that hit the
   first-level cache is dropped by the reader of the rings.
-
-They count in kernel mode too, as of a PMU; with ``loads: latency`` in user mode only, as the
-counter of misses beside the tags does.
-
-The guest sees the rings as the memory of a PCI device (``hmd.linux.emulator_memory``).
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ from hmd.sample.periods import (
     scaled_period,
     second_period,
 )
-from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.ring_sampler import RingControl, RingSampler
 from hmd.sample.sampler import DEFAULTS, SampleSettings
 
 PERIODS = (*SHORT_PRIME_PERIODS, *PRIME_PERIODS)
@@ -149,14 +144,8 @@ class TaggedLoads:
         return np.array([self._memory.load_misses(vcpu) for vcpu in vcpus], np.float64)
 
 
-class EmulatedControl:
+class EmulatedControl(RingControl):
     """Writes the control words of the emulated PMU; owns the mapped memory."""
-
-    time_offset_ns = 0
-    running_share = 1.0
-
-    has_buffer = False  # what a record costs is modelled
-    delay_s = 0.0
 
     def __init__(
         self, memory: SharedMemory, period: int, settings: SampleSettings, *, kernel_mode: bool

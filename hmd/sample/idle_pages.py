@@ -144,7 +144,7 @@ class IdlePageSampler:
         self.stats = SamplerStats()
         self.scans = 0
         self._bitmap, self._proc, self._max_pages = bitmap, proc, max_pages
-        self._period = clamp(period or PERIODS[0], PERIODS)
+        self.period = clamp(period or PERIODS[0], PERIODS)
         self._table = ProcessTable()
         # Of these no scan is complete: what they used before they were tracked does not count.
         self._unchecked: set[ProcessId] = set()
@@ -153,15 +153,10 @@ class IdlePageSampler:
         self._remainder: _Piece | None = None  # of the piece that the last read has cut
         self._closed = False
 
-    @property
-    def period(self) -> int:
-        """Divisor of the most pages that a read checks."""
-        return self._period
-
     def set_period(self, period: int) -> int:
         """Set the period, clamped to the bounds of ``PERIODS``; returns it."""
-        self._period = clamp(period, PERIODS)
-        return self._period
+        self.period = clamp(period, PERIODS)
+        return self.period
 
     def track(self, processes: Sequence[ProcessId]) -> None:
         """Scan these processes; earlier accesses of a new one do not count."""
@@ -173,7 +168,7 @@ class IdlePageSampler:
         """Check the next pages."""
         if self._closed:
             return AccessBatch.empty()
-        pieces = self._next_pieces(max(1, self._max_pages // self._period))
+        pieces = self._next_pieces(max(1, self._max_pages // self.period))
         found = [(self._table.slot_of(piece.process), self._check(piece)) for piece in pieces]
         count = sum(len(pages) for _, pages in found)
         self.stats.samples += count

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Instruction counts of recorded processes, in addition to their access samples.
 
-Takes processes; gives the instructions that each has executed since the start of the count. With
-the CPU's PMU: user mode, exact. On the emulated machine: its CPUs are counted, not its processes,
-so a CPU's instructions are divided among the processes that ran there. Otherwise there are no
-counts.
+With the CPU's PMU: user mode, exact. On the emulated machine: its CPUs are counted, not its
+processes, so a CPU's instructions are divided among the processes that ran there.
 """
 
 from __future__ import annotations
@@ -50,10 +48,7 @@ class InstructionCounter:
         """Count these processes and their children from now on."""
 
     def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
-        """Return counts since the start; ``threads`` are the run times of processes' threads.
-
-        A missing process is included in the count of its parent, or not counted.
-        """
+        """Return counts since the start, by ``threads``' times; some include their children."""
         return {}
 
     def cpu_busy_ns(self, cpu: int) -> int | None:
@@ -72,8 +67,8 @@ class PerfInstructions(InstructionCounter):
     """Counts with perf events on each thread, which new threads and children inherit.
 
     So a process's count includes its children, which have no counts of their own. A thread that
-    starts while the events of its process are being opened may be missed. If the PMU has too few
-    counters and events are multiplexed, counts are extrapolated.
+    starts while the events of its process are being opened may be missed. Multiplexed events are
+    extrapolated.
     """
 
     source = "pmu"
@@ -141,9 +136,8 @@ class EmulatedInstructions(InstructionCounter):
     """Divides the instructions of each emulated CPU among processes, kernel mode included.
 
     Between two reads, the instructions of a CPU are divided among the threads that ran there last,
-    hmd's included, in proportion to their run times. A program alone on its CPU thus gets all of
-    them, including the kernel's; a program that shares its CPU gets an estimate. Instructions of
-    processes that are not recorded are attributed to the recorded ones on the same CPU.
+    hmd's included, in proportion to their run times: exact for a program alone on its CPU, else an
+    estimate. Instructions of processes that are not recorded are attributed to recorded ones there.
     """
 
     source = "emulated"

@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: MIT
 """Hardware events that sample memory accesses on this machine.
 
-Takes sysfs and /proc/cpuinfo; gives ``EventSpec``s, one per kind of access and kind of core, or
+From sysfs and /proc/cpuinfo; gives ``EventSpec``s, one per kind of access and kind of core, or
 one line with the reason why there are none. Nothing is opened here. The kernel's event names in
 sysfs (``PmuDevice``) come first, raw encodings (``cpu_models``) where they are missing.
 
 - Intel PEBS counts loads that miss the last-level cache, which the kernel never names: of these, a
   sample stands for as many as its period. Loads by latency (``mem-loads`` with a threshold) are
   those of a few that the core tags at random while no other is (Intel SDM, volume 3, "Load latency
-  performance monitoring"): the event counts tagged loads, so that a sample stands for the period
-  times an unknown number, which depends on the program. They are the choice of cores without the
-  former (Crestmont and later small cores), and of who wants latencies. From Sapphire Rapids and
-  Alder Lake on, load latency needs ``mem-loads-aux`` as group leader, else the kernel answers
-  ENODATA (61b985e3e775 "perf/x86/intel: Add perf core PMU support for Sapphire Rapids"); sysfs
-  names that event where it is needed. Stores are ``mem-stores``. Hybrid parts have a PMU per kind
-  of core.
+  performance monitoring"), so that a sample stands for the period times an unknown number. They are
+  the choice of cores without the former (Crestmont and later small cores), and of who wants
+  latencies. From Sapphire Rapids and Alder Lake on, load latency needs ``mem-loads-aux`` as group
+  leader, else the kernel answers ENODATA (61b985e3e775); sysfs names that event where it is needed.
+  Hybrid parts have a PMU per kind of core.
 - AMD IBS: one op per period is tagged; the kernel puts its address, latency and kind into
-  the sample (from Linux 6.1; older ones leave the address 0). Only L3 misses where the CPU can
-  (Zen 4). It cannot leave out kernel mode unless it has ``swfilt``, by which the kernel discards
-  samples (d29e744c7167 "perf/x86: Relax privilege filter restriction on AMD IBS"), and refuses
+  the sample (from Linux 6.1). Only L3 misses where the CPU can (Zen 4). It cannot leave out kernel
+  mode unless it has ``swfilt``, by which the kernel discards samples (d29e744c7167), and refuses
   the exclude bits otherwise.
 - ARM SPE is no such event: ``hmd.sample.spe``.
 
 Some cores also have an event for loads from CXL or persistent memory of their own socket alone
-(MEM_LOAD_RETIRED.LOCAL_CXL_MEM of Granite Rapids, LOCAL_PMM of Optane servers), none for those of
-other sockets whose samples have addresses. hmd needs what is accessed on fast memory, too, and
-misses are counted on both: the node of an access is that of its page.
+(MEM_LOAD_RETIRED.LOCAL_CXL_MEM, LOCAL_PMM). hmd needs what is accessed on fast memory, too: the
+node of an access is that of its page.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from hmd.base.errors import MissingError
 from hmd.linux.procfs import PROC, SYSFS, parse_ids, read_int, read_text
@@ -131,10 +127,9 @@ def parse_field(text: str) -> Field | None:
 
 
 def parse_terms(text: str) -> dict[str, int]:
-    """Return the terms of an event such as ``event=0xcd,umask=0x1,ldlat=3``.
+    """Return the terms of an event such as ``event=0xcd,umask=0x1,ldlat=3``; a bare name is 1.
 
-    A bare name is 1. MissingError where a value is no number, which is how sysfs marks values
-    that the user must give (``ldlat=?``).
+    MissingError where a value is no number, as of those that the user must give (``ldlat=?``).
     """
     terms: dict[str, int] = {}
     for part in text.strip().split(","):
@@ -196,8 +191,7 @@ class EventSpec:
     ``precise`` are values of precise_ip to try, best first; empty where the PMU takes none.
     ``leader`` is counted with it as the group leader. ``period_ratio`` multiplies the sampler's
     period. ``twice``: two counters of a CPU can count it at once. ``latency``: its samples measure
-    it (WEIGHT). ``can_exclude_kernel``: it can leave out kernel mode. ``source`` is "sysfs" or
-    "table".
+    it (WEIGHT). ``can_exclude_kernel``: it can leave out kernel mode.
     """
 
     name: str
@@ -212,7 +206,6 @@ class EventSpec:
     period_ratio: int = 1
     twice: bool = False
     latency: bool = False
-    source: Literal["sysfs", "table"] = "sysfs"
 
 
 def choose_events(
@@ -270,7 +263,7 @@ def _loads(settings: SampleSettings, device: PmuDevice, raw: RawEvents) -> Event
     event = _require(Kind.LOAD, device, raw.load_latency, otherwise)
     leader = Words(raw.leader.config) if raw.leader else None
     words = Words(event.config, settings.ldlat_cycles)
-    return _pebs(name, Kind.LOAD, device, words, leader=leader, latency=True, source="table")
+    return _pebs(name, Kind.LOAD, device, words, leader=leader, latency=True)
 
 
 def _stores(device: PmuDevice, raw: RawEvents) -> EventSpec | None:
@@ -284,7 +277,7 @@ def _stores(device: PmuDevice, raw: RawEvents) -> EventSpec | None:
 def _from_table(kind: Kind, device: PmuDevice, event: RawEvent | None, otherwise: str) -> EventSpec:
     event = _require(kind, device, event, otherwise)
     name = f"{device.name}/{event.name}/"
-    return _pebs(name, kind, device, Words(event.config), source="table")
+    return _pebs(name, kind, device, Words(event.config))
 
 
 def _require(kind: Kind, device: PmuDevice, event: RawEvent | None, otherwise: str) -> RawEvent:
@@ -304,7 +297,6 @@ def _pebs(
     *,
     leader: Words | None = None,
     latency: bool = False,
-    source: Literal["sysfs", "table"] = "sysfs",
 ) -> EventSpec:
     return EventSpec(
         name=name,
@@ -322,7 +314,6 @@ def _pebs(
         # Intel's event files: load latency is to be taken alone.
         twice=kind is Kind.LOAD and not latency,
         latency=latency,
-        source=source,
     )
 
 

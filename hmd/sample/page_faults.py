@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: MIT
 """Page faults as samples: the fallback where there is no PMU (most virtual machines).
 
-The software event PERF_COUNT_SW_PAGE_FAULTS reports each fault's process and address. It observes
-the first touch of a page and faults after reclaim or NUMA-balancing hints, but no accesses to
-mapped pages: enough to find what a program has just begun to use, far less than PEBS.
-
-Sampling adds about 0.2 µs to a fault, which otherwise takes the program about 1 µs.
+The software event PERF_COUNT_SW_PAGE_FAULTS observes the first touch of a page and faults after
+reclaim or NUMA-balancing hints, but no accesses to mapped pages. Sampling adds about 0.2 µs to a
+fault, which otherwise takes the program about 1 µs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from hmd.linux.procfs import PROC, SYSFS, parse_ids, read_text
+from hmd.linux.hotplug import online_cpus
+from hmd.linux.procfs import PROC, SYSFS
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.perf_events import (
     PERF_TYPE_SOFTWARE,
     EventRing,
-    PerfError,
     PerfEvent,
     limit_ring_pages,
+    open_permitted,
     open_rings,
 )
 from hmd.sample.perf_ring import SampleType
@@ -49,16 +47,21 @@ def open_faults(
     Raises ``PerfError`` where perf events are not permitted.
     """
     period = clamp(settings.period or PERIODS[0], PERIODS)
-    cpus = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
-    ring_pages = limit_ring_pages(len(cpus), ring_pages)
-    try:
-        # Faults that the kernel takes on a program's behalf (read(2) into a new buffer) count
-        # too, where that is permitted.
-        rings = _open(period, cpus, ring_pages, exclude_kernel=False)
-    except PerfError as error:
-        if not error.not_permitted:
-            raise
-        rings = _open(period, cpus, ring_pages, exclude_kernel=True)
+    cpus = online_cpus(sysfs)
+    pages = limit_ring_pages(len(cpus), ring_pages)
+
+    def open_in(exclude_kernel: bool) -> list[EventRing]:
+        event = PerfEvent(
+            type=PERF_TYPE_SOFTWARE,
+            config=_PERF_COUNT_SW_PAGE_FAULTS,
+            sample_type=_SAMPLE_TYPE,
+            period=period,
+            exclude_kernel=exclude_kernel,
+        )
+        return open_rings(event, Kind.FAULT, cpus, pages, what="page faults")
+
+    # Faults that the kernel takes on a program's behalf (read(2) into a new buffer) count too.
+    rings, _ = open_permitted(open_in, kernel_mode=True)
     return RingSampler(
         "faults",
         f"page faults on {len(rings)} CPUs",
@@ -68,14 +71,3 @@ def open_faults(
         period=period,
         periods=PERIODS,
     )
-
-
-def _open(period: int, cpus: Sequence[int], pages: int, exclude_kernel: bool) -> list[EventRing]:
-    event = PerfEvent(
-        type=PERF_TYPE_SOFTWARE,
-        config=_PERF_COUNT_SW_PAGE_FAULTS,
-        sample_type=_SAMPLE_TYPE,
-        period=period,
-        exclude_kernel=exclude_kernel,
-    )
-    return open_rings(event, Kind.FAULT, cpus, pages, what="page faults")

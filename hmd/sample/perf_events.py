@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """perf_event_open(2): opening events with their rings, and what its errors mean.
 
-Takes what to count and where; gives an ``EventRing`` that can be drained, or ``TaskEvents``, the
-forks and new names of all processes. Needs CAP_PERFMON, or a kernel.perf_event_paranoid that allows
-it, and a descriptor and ``1 + pages`` locked pages a ring. This is the one place that turns errno
-of perf calls into words.
+Gives an ``EventRing`` that can be drained, or ``TaskEvents``, the forks and new names of all
+processes. Needs CAP_PERFMON, or a kernel.perf_event_paranoid that allows it, and a descriptor and
+``1 + pages`` locked pages a ring.
 """
 
 from __future__ import annotations
@@ -12,18 +11,22 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from hmd._native import ffi, lib
 from hmd.base.errors import HmdError, UnavailableError, unavailable_code
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.checks import read_privileges
-from hmd.linux.procfs import SYSFS, parse_ids, read_text
+from hmd.linux.hotplug import online_cpus
+from hmd.linux.procfs import SYSFS
 from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import Ring, SampleType
+
+Opened = TypeVar("Opened")
 
 MIN_RING_PAGES: Final = 4
 """The smallest ring worth having: a few hundred samples between two reads."""
@@ -45,8 +48,8 @@ _TIME: Final = struct.Struct("=Q")
 def limit_ring_pages(rings: int, max_pages: int) -> int:
     """Return the data pages of each of so many rings: ``max_pages`` or a power of two below it.
 
-    512 CPUs with four rings each thus lock 72 MiB, a third of what kernel.perf_event_mlock_kb
-    (516 KiB per CPU) permits a user without CAP_IPC_LOCK.
+    512 CPUs with four rings each thus lock 72 MiB, a third of what a user without CAP_IPC_LOCK may
+    (kernel.perf_event_mlock_kb, 516 KiB per CPU).
     """
     pages = max_pages
     while pages > MIN_RING_PAGES and rings * pages * PAGE_BYTES > MAX_RINGS_BYTES:
@@ -58,11 +61,11 @@ def limit_ring_pages(rings: int, max_pages: int) -> int:
 class PerfEvent:
     """What hmd asks of struct perf_event_attr. ``period`` 0 counts without sampling.
 
-    ``monotonic``: TIME in a ``sample_type`` is CLOCK_MONOTONIC, else perf's own clock
-    (``EventTimes.monotonic_offset_ns`` converts it), of which PEBS writes many records per
-    interrupt (intel_pmu_large_pebs_flags() in arch/x86/events/intel/core.c). ``exclude_guest``: not
-    while a guest of this host runs. PEBS is off then in any case (intel_guest_get_msrs()), and
-    an event that says so lets virtual machines have the PMU to themselves (eff95e170275).
+    ``monotonic``: TIME in a ``sample_type`` is CLOCK_MONOTONIC, else perf's own clock, of which
+    PEBS writes many records per interrupt (intel_pmu_large_pebs_flags() in
+    arch/x86/events/intel/core.c). ``exclude_guest``: not while a guest of this host runs. PEBS is
+    off then in any case (intel_guest_get_msrs()), and an event that says so lets virtual machines
+    have the PMU to themselves (eff95e170275).
     """
 
     type: int
@@ -81,12 +84,11 @@ class PerfEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """What the kernel tells of a mapped event: ``enabled_ns``, and for how much of it it counted.
+    """Times of a mapped event: since it was enabled, and for how much of it it had a counter.
 
-    The rest of that time, other events had its counter. ``ns_per_tsc`` is of the time stamp
-    counter, which runs at the nominal clock; 0 if unknown. ``monotonic_offset_ns`` added to perf's
-    own clock gives CLOCK_MONOTONIC; None where the kernel does not say how its clock runs. Fields
-    of hmd_perf_times.
+    ``ns_per_tsc`` is of the time stamp counter, which runs at the nominal clock; 0 if unknown.
+    ``monotonic_offset_ns`` added to perf's own clock gives CLOCK_MONOTONIC; None where the kernel
+    does not say how its clock runs.
     """
 
     enabled_ns: int
@@ -105,11 +107,6 @@ class PerfError(UnavailableError):
         super().__init__(f"{what}: {advice}")
         self.errno = code
         self.exit_code = unavailable_code(code)
-
-    @property
-    def not_permitted(self) -> bool:
-        """Whether more privileges, or asking for less, may help."""
-        return self.errno in (errno.EACCES, errno.EPERM)
 
 
 def _advice(code: int) -> str:
@@ -155,7 +152,8 @@ def _advice(code: int) -> str:
     return os.strerror(code)
 
 
-def _checked(result: int, what: str) -> int:
+def checked(result: int, what: str) -> int:
+    """Return a result of hmd/native that is no -errno. Raises ``PerfError``."""
     if result < 0:
         raise PerfError(-result, what)
     return result
@@ -170,12 +168,36 @@ def open_event(event: PerfEvent, pid: int, cpu: int, group_fd: int = -1, what: s
     c = ffi.new("struct hmd_perf_event *", attributes)
     result = int(lib.hmd_perf_open(c, pid, cpu, group_fd))
     where = f" on CPU {cpu}" if cpu >= 0 else ""
-    return _checked(result, f"cannot open {what or 'perf event'}{where}")
+    return checked(result, f"cannot open {what or 'perf event'}{where}")
 
 
 def enable_event(fd: int) -> None:
     """Start an event. Raises ``PerfError``."""
-    _checked(int(lib.hmd_perf_enable(fd)), "cannot start an event")
+    checked(int(lib.hmd_perf_enable(fd)), "cannot start an event")
+
+
+@contextmanager
+def closed_on_error(opened: Collection[Ring]) -> Iterator[None]:
+    """Close the rings that have been opened where the block fails."""
+    try:
+        yield
+    except BaseException:
+        for ring in opened:
+            ring.close()
+        raise
+
+
+def open_permitted(open_in: Callable[[bool], Opened], *, kernel_mode: bool) -> tuple[Opened, str]:
+    """Return what is opened with kernel mode or without, as asked for and permitted; and say which.
+
+    ``open_in`` takes whether kernel mode is excluded. Raises ``PerfError``.
+    """
+    try:
+        return open_in(not kernel_mode), "user and kernel mode" if kernel_mode else "user mode"
+    except PerfError as error:
+        if not kernel_mode or error.errno not in (errno.EACCES, errno.EPERM):
+            raise
+    return open_in(True), "user mode (kernel mode is not permitted)"
 
 
 def open_rings(
@@ -192,17 +214,30 @@ def open_rings(
     ``leader`` is opened first on each CPU as the group leader. Raises ``PerfError``.
     """
     rings: list[EventRing] = []
-    try:
+    with closed_on_error(rings):
         for cpu in cpus:
             try:
                 rings.append(_open_ring(event, kind, cpu, pages, leader, what))
             except PerfError as error:
                 if error.errno != errno.ENODEV:
                     raise
-    except PerfError:
-        for ring in rings:
-            ring.close()
-        raise
+    return rings
+
+
+def open_log_rings(
+    cpus: Iterable[int], sample_type: SampleType, pages: int, what: str, *, switches: bool
+) -> list[EventRing]:
+    """Return a started ring per CPU with records of threads: their switches, or forks and names.
+
+    ``sample_type`` is of each record's trailer. Raises ``PerfError``.
+    """
+    event = PerfEvent(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_DUMMY, sample_type=sample_type)
+    rings: list[EventRing] = []
+    with closed_on_error(rings):
+        for cpu in cpus:
+            fd = checked(int(lib.hmd_perf_open_log(cpu, switches)), f"cannot {what} on CPU {cpu}")
+            rings.append(EventRing(fd, event, Kind.LOAD, pages, cpu=cpu))
+            rings[-1].enable()
     return rings
 
 
@@ -219,12 +254,24 @@ def _open_ring(
     return EventRing(fd, event, kind, pages, leader_fd, cpu)
 
 
+def map_halved(map_size: Callable[[int], int], size: int, min_size: int, what: str) -> int:
+    """Return the size that was mapped: halved where the limit on locked memory is in the way.
+
+    ``map_size`` returns 0 or -errno. Without CAP_IPC_LOCK a user may lock
+    kernel.perf_event_mlock_kb per CPU. Raises ``PerfError``.
+    """
+    while (result := map_size(size)) in (-errno.EPERM, -errno.ENOMEM) and size > min_size:
+        size //= 2
+    checked(result, f"cannot map {what} of {size}")
+    return size
+
+
 class EventRing(Ring):
     """An open event and its mapped ring; closing it frees both, twice is harmless.
 
     Owns ``fd`` from the first, also when mapping fails. ``leader_fd`` is the descriptor of a
     group leader that goes with it; ``cpu`` where it counts, -1 for all. ``pages`` of data are
-    mapped.
+    mapped, or half as many, and half again, where less memory may be locked.
     """
 
     def __init__(
@@ -236,23 +283,19 @@ class EventRing(Ring):
         leader_fd: int = -1,
         cpu: int = -1,
     ) -> None:
-        """Map ``pages`` of data, or half as many, and half again, where the limit is in the way.
-
-        Without CAP_IPC_LOCK a user may lock kernel.perf_event_mlock_kb per CPU. Raises
-        ``PerfError``.
-        """
+        """Raise ``PerfError`` where nothing can be mapped."""
         self._fd, self._leader_fd = fd, leader_fd
         self._event = event
         self._header: Any = ffi.NULL
         header, data, size = ffi.new("void **"), ffi.new("void **"), ffi.new("uint64_t *")
         try:
-            while True:
-                result = int(lib.hmd_perf_map(fd, pages, header, data, size))
-                if result not in (-errno.EPERM, -errno.ENOMEM) or pages <= MIN_RING_PAGES:
-                    break
-                pages //= 2
-            _checked(result, f"cannot map a ring of {pages} pages")
-            self._header, self.pages = header[0], pages
+            self.pages = map_halved(
+                lambda pages: int(lib.hmd_perf_map(fd, pages, header, data, size)),
+                pages,
+                MIN_RING_PAGES,
+                "a ring, in pages,",
+            )
+            self._header = header[0]
             super().__init__(
                 int(ffi.cast("uintptr_t", header[0])),
                 int(ffi.cast("uintptr_t", data[0])),
@@ -269,7 +312,7 @@ class EventRing(Ring):
         """Return a ring of the same event counted a second time, with another period.
 
         In the same group, so that both count at the same times: the kernel refuses (EINVAL) what
-        has too few counters for that. For an event of a CPU. Raises ``PerfError``.
+        has too few counters for that. Raises ``PerfError``.
         """
         group_fd = self._leader_fd if self._leader_fd >= 0 else self._fd
         event = replace(self._event, period=period)
@@ -280,13 +323,13 @@ class EventRing(Ring):
         """Start sampling: the event first, so that its leader starts both as one group."""
         for fd in (self._fd, self._leader_fd):
             if fd >= 0:
-                _checked(int(lib.hmd_perf_enable(fd)), "cannot start sampling")
+                checked(int(lib.hmd_perf_enable(fd)), "cannot start sampling")
 
     def disable(self) -> None:
         """Stop sampling; what is in the ring stays."""
         for fd in (self._leader_fd, self._fd):
             if fd >= 0:
-                _checked(int(lib.hmd_perf_disable(fd)), "cannot stop sampling")
+                checked(int(lib.hmd_perf_disable(fd)), "cannot stop sampling")
 
     @property
     def times(self) -> EventTimes:
@@ -298,11 +341,11 @@ class EventRing(Ring):
 
     def set_period(self, period: int) -> None:
         """Change the period; takes effect at once. Raises ``PerfError``."""
-        _checked(int(lib.hmd_perf_set_period(self._fd, period)), f"cannot set period {period}")
+        checked(int(lib.hmd_perf_set_period(self._fd, period)), f"cannot set period {period}")
 
     def close(self) -> None:
         """Unmap the ring and close the descriptors."""
-        self.detach()
+        super().close()
         if self._header != ffi.NULL:
             lib.hmd_perf_unmap(self._header, self.pages)
             self._header = ffi.NULL
@@ -336,27 +379,15 @@ TaskRecord = Forked | Named
 class TaskEvents:
     """Forks and new names of all processes, as the kernel records them, on the online CPUs.
 
-    /proc shows only processes that live while it is read. An event that counts nothing records
-    every fork and exec (perf_event_open(2), ``task`` and ``comm``), so that programs that end
-    between two reads are seen too. Needs the permissions of a sampler of all processes. Costs
-    nothing until a process starts; a fork or exec costs about 1 µs to read.
+    An event that counts nothing records every fork and exec (perf_event_open(2), ``task`` and
+    ``comm``), so that programs that end between two reads of /proc are seen too; about 1 µs each.
     """
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
         """Open and start the events. Raises ``PerfError``."""
-        self._rings: list[EventRing] = []
+        cpus, what = online_cpus(sysfs), "open task events"
+        self._rings = open_log_rings(cpus, SampleType.TIME, TASK_RING_PAGES, what, switches=False)
         self._buffer = ffi.new("char[]", TASK_RING_PAGES * PAGE_BYTES)
-        event = PerfEvent(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_DUMMY, sample_type=SampleType.TIME)
-        try:
-            for cpu in parse_ids(read_text(sysfs / "devices/system/cpu/online")):
-                what = f"cannot open task events on CPU {cpu}"
-                fd = _checked(int(lib.hmd_perf_open_log(cpu, 0)), what)
-                ring = EventRing(fd, event, Kind.LOAD, TASK_RING_PAGES, cpu=cpu)
-                self._rings.append(ring)
-                ring.enable()
-        except Exception:
-            self.close()
-            raise
 
     def read(self) -> list[TaskRecord]:
         """Return the records since the last read, in order of time."""

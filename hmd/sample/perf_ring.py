@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Draining of perf rings and of perf's files into columns: the interface of hmd/native/ring.c.
 
-Takes a ring (header page and data) that the kernel or the emulated machine writes, or records that
-lie in memory one after the other (``split_records``, ``read_records``); fills preallocated numpy
-columns. A sample costs a few nanoseconds, and a drain allocates nothing. Records are validated,
-since the writer is not trusted.
+The kernel or the emulated machine writes a ring; records of a file lie in memory one after the
+other (``split_records``, ``read_records``). A sample costs a few nanoseconds, and a drain allocates
+nothing. Records are validated, since the writer is not trusted.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from hmd._native import ffi, lib
 from hmd.base.units import PAGE_BYTES
+from hmd.linux.page_calls import c_array
 from hmd.sample.access_batch import Kind
 
 HEADER_BYTES: Final = PAGE_BYTES
@@ -27,10 +27,9 @@ _HEAD_WORD, _TAIL_WORD = 1024 // 8, 1032 // 8
 
 
 class SampleType(IntFlag):
-    """Fields of a sample (enum perf_event_sample_format, perf_event_open(2)).
+    """Fields of a sample of fixed size (enum perf_event_sample_format, perf_event_open(2)).
 
-    Only fields of fixed size, which is all that a ring may have: a field of variable size requires
-    parsing every record. In a ring, READ is one word, as for an event without read_format.
+    A ring may have no others. READ is one word there, as for an event without read_format.
     """
 
     IP = 1 << 0
@@ -117,9 +116,9 @@ class RecordColumns:
     """Preallocated columns of ``capacity`` rows; the first ``count`` are filled.
 
     The columns are those of struct hmd_ring_columns. ``latency`` (in units of the writer) and
-    ``period`` are clamped to 32 bits; a field that the ring's sample type lacks is 0.
-    ``instructions`` is the READ field, an instruction count in all of hmd's rings that have one.
-    Every drain reuses the arrays: copy rows that must live longer.
+    ``period`` are clamped to 32 bits; a field that the ring's sample type lacks is 0, and ``level``
+    is filled with ``levels`` only. ``instructions`` is the READ field, an instruction count in all
+    of hmd's rings that have one. Every drain reuses the arrays: copy rows that must live longer.
     """
 
     address: npt.NDArray[np.uint64]
@@ -135,35 +134,29 @@ class RecordColumns:
     level: npt.NDArray[np.uint8]
 
     def __init__(self, capacity: int, *, levels: bool = False) -> None:
-        """Return empty columns; ``level`` is filled with ``levels`` only."""
         self.capacity = capacity
-        self._c: Any = ffi.new("struct hmd_ring_columns *", {"capacity": capacity})
+        self.c: Any = ffi.new("struct hmd_ring_columns *", {"capacity": capacity})
         for name, field in ffi.typeof("struct hmd_ring_columns").fields:
             if field.type.kind == "pointer" and (levels or name != "level"):
                 dtype = np.dtype(field.type.item.cname.removesuffix("_t"))
                 column = np.zeros(capacity, dtype)
                 # The array lives as long as this object, so its address stays valid.
                 setattr(self, name, column)
-                setattr(self._c, name, ffi.cast(field.type, column.ctypes.data))
-
-    @property
-    def c(self) -> Any:
-        """The columns as struct hmd_ring_columns, for functions of hmd/native."""
-        return self._c
+                setattr(self.c, name, ffi.cast(field.type, column.ctypes.data))
 
     @property
     def count(self) -> int:
         """Rows filled."""
-        return int(self._c.count)
+        return int(self.c.count)
 
     @property
     def without_address(self) -> int:
         """Rows of a process that ``keep`` has dropped because their address is 0."""
-        return int(self._c.without_address)
+        return int(self.c.without_address)
 
     def clear(self) -> None:
         """Discard the rows."""
-        self._c.count = 0
+        self.c.count = 0
 
     def keep(self, process: npt.NDArray[np.int32], end: int) -> npt.NDArray[np.int32]:
         """Keep the rows of a process (0 or above) with an address from 1 to below ``end``.
@@ -172,25 +165,20 @@ class RecordColumns:
         """
         if len(process) != self.count or not process.flags.c_contiguous:
             raise ValueError(f"processes of {len(process)} rows, not {self.count} in a row")
-        kept = lib.hmd_ring_keep(self._c, ffi.from_buffer("int32_t[]", process), end)
+        kept = lib.hmd_ring_keep(self.c, c_array(process), end)
         return process[: int(kept)]
 
 
 def distinct(column: npt.NDArray[np.uint32]) -> tuple[list[int], npt.NDArray[np.int32]]:
-    """Return the distinct values of a column, and each row's index among them.
+    """Return the distinct values of a column, at most 16384, and each row's index among them.
 
-    Values are in order of first occurrence, at most 16384; rows of further values have -1. Unlike
-    numpy's unique, it does not sort.
+    Values are in order of first occurrence; rows of further values have -1. Unlike numpy's unique,
+    it does not sort.
     """
     column = np.ascontiguousarray(column, np.uint32)
     values = np.empty(min(len(column), lib.HMD_MAX_DISTINCT), np.uint32)
     which = np.empty(len(column), np.int32)
-    count = lib.hmd_ring_distinct(
-        ffi.from_buffer("uint32_t[]", column),
-        len(column),
-        ffi.from_buffer("uint32_t[]", values),
-        ffi.from_buffer("int32_t[]", which),
-    )
+    count = lib.hmd_ring_distinct(c_array(column), len(column), c_array(values), c_array(which))
     return values[: int(count)].tolist(), which
 
 
@@ -208,10 +196,7 @@ class SampleFormat(NamedTuple):
 
 
 class RecordList(NamedTuple):
-    """Records in memory: offset, type and event id (0 without), columns of shape ``(records,)``.
-
-    They end at ``bytes``.
-    """
+    """Offset, type and event id (0: none) of records in memory, ``(records,)``, up to ``bytes``."""
 
     offset: npt.NDArray[np.uint32]
     type: npt.NDArray[np.uint32]
@@ -230,9 +215,9 @@ def split_records(data: Bytes, id_word: int = 0, max_records: int = 1 << 16) -> 
     listed = ffi.new(
         "struct hmd_record_list *",
         {
-            "offset": ffi.from_buffer("uint32_t[]", offset),
-            "type": ffi.from_buffer("uint32_t[]", kind),
-            "id": ffi.from_buffer("uint64_t[]", identity),
+            "offset": c_array(offset),
+            "type": c_array(kind),
+            "id": c_array(identity),
             "capacity": max_records,
         },
     )
@@ -258,7 +243,7 @@ def read_records(
         ffi.new("struct hmd_sample_format *", sample_format),
         int(kind),
         ffi.from_buffer(data),
-        ffi.from_buffer("uint32_t[]", np.ascontiguousarray(offset)),
+        c_array(np.ascontiguousarray(offset)),
         len(offset),
         columns.c,
         counts,
@@ -274,7 +259,9 @@ def ring_counts(counts: Any) -> RingCounts:
 class Ring:
     """A ring that the CPU ``cpu`` fills, -1: any. The caller owns its memory.
 
-    ``kind`` is that of samples without a data source. ``detach`` ends all use of the memory.
+    ``kind`` is that of samples without a data source. ``close`` ends all use of the memory.
+    ValueError if the data size is not a power of two, an address is not aligned to 8 bytes, or the
+    sample type has a field of variable size.
     """
 
     def __init__(
@@ -286,11 +273,6 @@ class Ring:
         kind: Kind,
         cpu: int = -1,
     ) -> None:
-        """Read a ring at these addresses.
-
-        ValueError if the data size is not a power of two, an address is not aligned to 8 bytes, or
-        the sample type has a field of variable size.
-        """
         if header % 8 or data % 8:
             raise ValueError("a ring starts at a multiple of 8 bytes")
         if data_bytes < 8 or data_bytes & (data_bytes - 1):
@@ -302,7 +284,7 @@ class Ring:
         self._memory: object = None
         self._words: Any = ffi.cast("volatile uint64_t *", header)
         self._counts: Any = ffi.new("struct hmd_ring_counts *")
-        self._source: Any = ffi.new(
+        self.source: Any = ffi.new(
             "struct hmd_ring_source *",
             {
                 "header": ffi.cast("void *", header),
@@ -329,12 +311,7 @@ class Ring:
         ring._memory = memory
         return ring
 
-    @property
-    def source(self) -> Any:
-        """The ring as struct hmd_ring_source, for functions of hmd/native."""
-        return self._source
-
-    def detach(self) -> None:
+    def close(self) -> None:
         """Treat the ring as empty from now on: its memory is about to be unmapped."""
         self._attached = False
 
@@ -352,10 +329,10 @@ class Ring:
         """Move whole records, of any type, into a buffer of ffi's; returns the bytes copied."""
         if not self._attached:
             return 0
-        return int(lib.hmd_ring_bytes(self._source, buffer, ffi.sizeof(buffer)))
+        return int(lib.hmd_ring_bytes(self.source, buffer, ffi.sizeof(buffer)))
 
     def drain(self, columns: RecordColumns) -> bool:
         """Append the ring's samples; True if samples are lost because the columns are full."""
         if not self._attached:
             return False
-        return bool(lib.hmd_ring_drain(self._source, columns._c, self._counts))
+        return bool(lib.hmd_ring_drain(self.source, columns.c, self._counts))

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: MIT
 """Control of the sampling period, which keeps the cost of sampling within its limits.
 
-Takes the CPU time of each tick and of sampling in it, the number of samples, and the time that
-records took of programs; gives the period to use. Periods are primes, because a period that divides
-the length of a program's loop would always sample the same place in it. The idea and the range from
-199 are those of Memtis (SOSP 2023).
-
-Two costs limit the period, and the longer of both periods is used:
+Periods are primes, because a period that divides the length of a program's loop would always sample
+the same place in it. The idea and the range from 199 are those of Memtis (SOSP 2023). Two costs
+limit the period, and the longer of both periods is used:
 
 - The daemon's CPU time for samples is proportional to 1/period; its other work is not. Samples may
   cost what the other work leaves of the quota, and half of the quota in any case. Where there are
   more accesses, the period goes at once to the value that this allows; where there are fewer, it
   halves per tick at most.
 - The CPU writes a record in microcode, or interrupts the program for it. That is time of the
-  program, which ``sample.cpu_quota`` does not count; it has a limit of its own on the CPU with most
-  records. This period shortens by a sixth per tick at most: programs have quiet phases, such as
-  their initialization, and the first tick after one would have many times the records of the limit.
+  program, which has a limit of its own on the CPU with most records. This period shortens by a
+  sixth per tick at most: the first tick after a quiet phase, such as a program's initialization,
+  would have many times the records of the limit.
 
 A program that has just started is sampled with the initial period, not with that of the program
 before it.
@@ -50,8 +47,8 @@ STORE_PERIOD_RATIO: Final = 64
 first-level cache, a load event only slow loads."""
 
 _SECOND_PERIOD_PERCENT: Final = 6
-"""How much longer the period of a second counter is: enough that the phase between both counters
-varies quickly, and so little that both give about as many samples."""
+"""How much longer the period of a second counter is: enough that the phase between both varies
+quickly, and so little that both give about as many samples."""
 
 _RECORD_COST_DECAY: Final = 1 / 1.17
 """Decay per tick of the peak record cost: one step of ``PRIME_PERIODS``."""
@@ -77,8 +74,7 @@ _HALVE_BELOW: Final = 1 / 8
 class RecordCost:
     """A record takes ``record_ns``, and an interrupt of ``interrupt_ns`` empties a full buffer.
 
-    The timing model of the emulated machine and the simulator charge PEBS by the same figures
-    (``hmd/emulate/preset.py``).
+    The timing model of the emulated machine and the simulator charge PEBS by the same figures.
     """
 
     record_ns: float
@@ -104,10 +100,8 @@ IBS_RECORD: Final = RecordCost(record_ns=0, interrupt_ns=4000, buffer_records=1)
 """AMD's IBS has no buffer: each record is an interrupt, assumed to cost what one of PEBS does."""
 
 SPE_RECORD: Final = RecordCost(record_ns=10, interrupt_ns=4000, buffer_records=2048)
-"""ARM's SPE writes records of 64 bytes into memory; an interrupt comes with half of 256 KiB.
-
-Both are assumed: the interrupt to cost what one of PEBS does, the record a write of a line.
-"""
+"""ARM's SPE writes records of 64 bytes, assumed to cost what a write of a line does. An interrupt,
+assumed to cost what one of PEBS does, comes with half of 256 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +123,10 @@ class RecordTime:
 class SampleCost:
     """The CPU time of one more sample, from the costs of recent ticks.
 
-    Reading and counting samples takes CPU = a + b x samples per tick. Only b depends on the
-    sampling period, and a may be most of it where ticks are short. b is the slope of a
-    least-squares line through the recent ticks, whose weights decay. Where the numbers of samples
-    differ too little, the slope stays as it was; it begins as the mean cost per sample, which is
-    too large rather than too small.
+    Reading and counting samples takes CPU = a + b x samples per tick, of which only b depends on
+    the sampling period. b is the slope of a least-squares line through the recent ticks, whose
+    weights decay. Where the numbers of samples differ too little, the slope stays as it was; it
+    begins as the mean cost per sample, which is too large rather than too small.
 
     ``per_unit_s`` is the slope, in seconds per sample or other unit of work.
     """
@@ -172,9 +165,8 @@ def clamp(period: int, periods: Sequence[int]) -> int:
 def second_period(period: int) -> int:
     """Return the period of a second counter of the same event: a prime some 6 % longer.
 
-    Periods without a common divisor overflow at every distance from each other equally often, once
-    per product of the periods. Pairs of samples close together are thus an unbiased sample of
-    accesses close together.
+    Periods without a common divisor overflow at every distance from each other equally often, so
+    that pairs of samples close together are an unbiased sample of accesses close together.
     """
     return _next_prime(period + max(1, -(-period * _SECOND_PERIOD_PERCENT // 100)))
 
@@ -183,7 +175,7 @@ def scaled_period(period: int, ratio: int) -> int:
     """Return the period of a rarer event, some ``ratio`` times as long: a prime, too.
 
     A multiple of the words in a cache line would always sample the same store of each line that a
-    program fills: the one that misses, which then stands for all, or one that hits.
+    program fills: the one that misses, or one that hits.
     """
     return period if ratio == 1 else _next_prime(period * ratio)
 
@@ -224,10 +216,9 @@ class TickCost:
 
     ``units`` is what that part grows with: samples, or these CPU seconds themselves where all of
     them follow from the period. ``lost`` samples did not fit into rings. ``tick_length_ratio`` is
-    how many times longer the quota has made the tick: other work counts as if it had not, since
-    samples would otherwise take what longer ticks save. ``overhead`` is the share of its time that
-    records took of the CPU with most of them. ``period`` is that with which the samples were taken,
-    0 for the present one: a tick reads what was sampled before it set its own.
+    how many times longer the quota has made the tick: other work counts as if it had not.
+    ``overhead`` is the share of its time that records took of the CPU with most of them. ``period``
+    is that with which the samples were taken, 0 for the present one.
     """
 
     elapsed_s: float
@@ -266,7 +257,9 @@ class CostCounters:
 class PeriodControl:
     """Selects a step of ascending periods; no clock and no sampler of its own.
 
-    ``cpu_use`` is the running mean of the CPU time used, as a share of one CPU.
+    Starts at the first of the periods that is not below ``start``, else at their middle.
+    ``cpu_use`` is the running mean of the CPU time used, as a share of one CPU. ValueError where
+    periods do not ascend.
     """
 
     def __init__(
@@ -275,10 +268,6 @@ class PeriodControl:
         periods: Sequence[int] = PRIME_PERIODS,
         start: int | None = None,
     ) -> None:
-        """Start at the first of the periods that is not below ``start``, else at their middle.
-
-        ``periods`` must ascend; ValueError if they do not or are empty.
-        """
         self._periods = tuple(periods)
         if not self._periods or any(a >= b for a, b in pairwise(self._periods)):
             raise ValueError("sampling periods must ascend")
@@ -302,10 +291,9 @@ class PeriodControl:
         """Return the period after a tick; ``quota`` replaces that of the settings.
 
         ``least`` is what samples may cost in any case, by default ``min_share`` of the settings'.
-
         Lost samples mean that rings overflow between two reads; the period then increases by one
-        step at least. Without samples it returns to the initial one, as the next program is not
-        known, and halves per tick at most; it never becomes longer.
+        step at least. Without samples it returns to the initial one, and halves per tick at most;
+        it never becomes longer.
         """
         if tick.elapsed_s <= 0:
             return self.period
@@ -362,11 +350,9 @@ class StorePeriodMultiplier:
     """Adaptive multiplier of the store period, driven by the share of useless records.
 
     Store events count all stores (Intel's mem_inst_retired.all_stores), and a record of one that
-    hit the first-level cache, or of the kernel's memory, shows no access to a program's memory. It
-    costs its program as much as any other record, so that a program with few misses would spend all
-    that records may take on them. With the multiplier they are at most about half of all records.
-    An upper bound of it remains: a stream's first store of a line misses, the others hit, and no
-    load shows that memory.
+    hit the first-level cache, or of the kernel's memory, shows no access to a program's memory, but
+    costs its program as much as any other. With the multiplier they are at most about half of all
+    records. It has an upper bound, as no load shows memory that a stream of stores fills.
 
     ``value`` is a power of two from 1 to ``MAX_STORE_MULTIPLIER``.
     """
@@ -376,10 +362,7 @@ class StorePeriodMultiplier:
         self._records = self._useless = 0
 
     def update(self, records: int, useless: int) -> bool:
-        """Add the records of a read, and those among them of stores that show nothing.
-
-        Returns whether the value has changed.
-        """
+        """Add the records of a read, and the useless ones; return whether the value has changed."""
         self._records += records
         self._useless += useless
         if self._records < _MULTIPLIER_RECORDS:

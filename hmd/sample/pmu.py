@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Sampling with the CPU's own PMU: PEBS on Intel, IBS on AMD.
 
-There is one event per CPU for all processes (``PerfControl``). Periods are fixed, and samples have
-no field that is not needed, because the kernel then empties a PEBS buffer once for many samples
-(intel_pmu_large_pebs_flags() in arch/x86/events/intel/core.c). Two fields can cost an interrupt per
-sample: WEIGHT, which only load latency has, on kernels before 6.0 (e60b7cb089f2); and TIME by
-another clock than perf's own, whose times are converted instead.
+Periods are fixed, and samples have no field that is not needed, because the kernel then empties a
+PEBS buffer once for many samples (intel_pmu_large_pebs_flags() in arch/x86/events/intel/core.c).
+Two fields can cost an interrupt per sample: WEIGHT, which only load latency has, on kernels before
+6.0 (e60b7cb089f2); and TIME by another clock than perf's own, whose times are converted instead.
 
-The kernel accesses programs' memory too: read(2), write(2), send(2) and recv(2) copy between it and
-the kernel's. Events count in kernel mode where that is permitted; samples of the kernel's own
-addresses are dropped as the ring is read. PEBS counts instructions ("retired load instructions with
-at least one uop that missed in the L3 cache", MEM_LOAD_RETIRED.L3_MISS in Intel's event files): a
+Events count in kernel mode where that is permitted, as read(2) and send(2) copy programs' memory;
+samples of the kernel's own addresses are dropped as the ring is read. PEBS counts instructions: a
 copy that is one ``rep movsb`` is one load at most, however long. IBS tags each of its operations.
 
 For pairs, a second counter with another period counts loads, on all CPUs or on none. If counters
@@ -23,15 +20,14 @@ nanoseconds, so the period determines the overhead of both.
 from __future__ import annotations
 
 import errno
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from hmd.base.errors import UnavailableError
-from hmd.linux.procfs import PROC, SYSFS, parse_ids, read_text
+from hmd.linux.hotplug import online_cpus
+from hmd.linux.procfs import PROC, SYSFS
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.cpu_models import read_cpu_model
@@ -42,12 +38,14 @@ from hmd.sample.perf_events import (
     EventRing,
     PerfError,
     PerfEvent,
+    closed_on_error,
     limit_ring_pages,
+    open_permitted,
     open_rings,
 )
 from hmd.sample.perf_ring import SampleType
 from hmd.sample.periods import IBS_RECORD, PEBS_RECORD, PRIME_PERIODS, clamp, second_period
-from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.ring_sampler import RingControl, RingSampler
 from hmd.sample.sampler import SampleSettings
 
 RING_PAGES: Final = 64
@@ -64,18 +62,15 @@ _SAMPLE_TYPE: Final = (
 )
 
 
-class PerfControl:
+class PerfControl(RingControl):
     """Starts, stops and sets the period of perf events; owns their rings.
 
     One event per CPU for all processes, and a filter on pid when it is read. The other layout,
     an inherited event per thread and CPU, needs threads x CPUs descriptors and misses threads
     that start between two reads of /proc/PID/task; an inherited event on all CPUs at once cannot
-    have a ring at all (mmap gives EINVAL). This layout needs CPUs x events descriptors whatever
-    runs, and follows new threads at once. Its price: samples of other programs are taken and
+    have a ring at all (mmap gives EINVAL). The price: samples of other programs are taken and
     thrown away, so that nothing is enabled while nothing is tracked.
     """
-
-    active, delay_s = True, 0.0
 
     def __init__(
         self,
@@ -90,21 +85,15 @@ class PerfControl:
     ) -> None:
         """``ratios`` are, per ring, what a period is multiplied by.
 
-        ``seconds`` are rings of second counters, which have the ``second_period``. A record takes
-        ``record_s`` of its CPU, 0 where that is not known. ``perf_clock``: times of samples are of
-        perf's own clock. ``has_buffer``: one interrupt may empty a buffer of records.
+        ``seconds`` are rings of second counters, which have the ``second_period``. ``perf_clock``:
+        times of samples are of perf's own clock. The others are those of ``RingControl``.
         """
         self.record_s = record_s
         self.adapts_store_period = adapts_store_period
-        self._perf_clock = perf_clock
         self.has_buffer = has_buffer
+        self._perf_clock = perf_clock
         self._rings, self._seconds = tuple(rings), tuple(seconds)
         self._ratios = tuple(ratios) if ratios is not None else (1,) * len(self._rings)
-
-    @property
-    def now_s(self) -> float:
-        """CLOCK_MONOTONIC: programs have it, too."""
-        return time.monotonic()
 
     @property
     def time_offset_ns(self) -> int:
@@ -137,7 +126,8 @@ class PerfControl:
 
     def close(self) -> None:
         """Close all events and rings."""
-        _close([*self._seconds, *self._rings])
+        for ring in (*self._seconds, *self._rings):
+            ring.close()
 
 
 def open_pmu(
@@ -148,19 +138,23 @@ def open_pmu(
 ) -> RingSampler:
     """Return a sampler of loads and stores; its period (1009) is in loads.
 
-    By IBS it is in 16 ops, or in 1024 where IBS does not leave out ops that hit a cache.
-
-    If stores cannot be sampled in addition to loads, only loads are; the sampler's ``detail``
-    states which. Raises MissingError without a suitable PMU, PerfError if perf refuses the events.
+    By IBS it is in 16 ops, or in 1024 where IBS does not leave out ops that hit a cache. If stores
+    cannot be sampled in addition to loads, only loads are; ``detail`` says so. Raises MissingError
+    without a suitable PMU, PerfError if perf refuses the events.
     """
     specs = choose_events(settings, sysfs, proc)
     period = clamp(settings.period or START_PERIOD, PRIME_PERIODS)
-    online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
+    online = online_cpus(sysfs)
     clock = _clock(online) if settings.timestamps else None
     loads = sum(spec.kind is Kind.LOAD for spec in specs) if settings.pairs else 0
     ring_pages = limit_ring_pages(len(online) * (len(specs) + loads), ring_pages)
-    asked = _Request(period, online, ring_pages, clock, exclude_kernel=not settings.kernel_mode)
-    opened, mode = _open_modes(specs, asked)
+    asked = _Request(period, online, ring_pages, clock)
+    opened, mode = open_permitted(
+        lambda exclude_kernel: _open_all(specs, asked, exclude_kernel=exclude_kernel),
+        kernel_mode=settings.kernel_mode,
+    )
+    if not all(event.spec.can_exclude_kernel for event in opened):
+        mode = "user and kernel mode"
     seconds, note = _open_seconds(opened, second_period(period)) if settings.pairs else ((), "")
     rings = [ring for event in opened for ring in event.rings]
     ratios = [event.spec.period_ratio for event in opened for _ in event.rings]
@@ -210,13 +204,12 @@ def _clock(online: Sequence[int]) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What all events have in common: period of loads, CPUs, pages of a ring, clock, mode."""
+    """What all events have in common: period of loads, CPUs, pages of a ring, clock of times."""
 
     period: int
     online: Sequence[int]
     pages: int
     clock: Clock | None
-    exclude_kernel: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,92 +220,69 @@ class _Opened:
     rings: list[EventRing]
 
 
-def _open_modes(specs: Sequence[EventSpec], asked: _Request) -> tuple[list[_Opened], str]:
-    """Open all events in the modes that are asked for and permitted; say which."""
-    try:
-        opened, why = _open_all(specs, asked), ""
-    except PerfError as error:
-        if asked.exclude_kernel or not error.not_permitted:
-            raise
-        asked = replace(asked, exclude_kernel=True)
-        opened, why = _open_all(specs, asked), " (kernel mode is not permitted)"
-    if asked.exclude_kernel and all(event.spec.can_exclude_kernel for event in opened):
-        return opened, f"user mode{why}"
-    return opened, "user and kernel mode"
-
-
-def _open_all(specs: Sequence[EventSpec], asked: _Request) -> list[_Opened]:
+def _open_all(
+    specs: Sequence[EventSpec], asked: _Request, *, exclude_kernel: bool
+) -> list[_Opened]:
     """Open the first event, and of the others those that the PMU has."""
     opened: list[_Opened] = []
-    try:
+    rings: list[EventRing] = []
+    with closed_on_error(rings):
         for spec in specs:
             try:
-                rings = _open(spec, asked)
+                opened.append(_Opened(spec, _open(spec, asked, exclude_kernel=exclude_kernel)))
+                rings += opened[-1].rings
             except PerfError as error:
                 lacking = (errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP)
                 if not opened or error.errno not in lacking:
                     raise
-                continue
-            opened.append(_Opened(spec, rings))
-    except UnavailableError:
-        _close(ring for event in opened for ring in event.rings)
-        raise
     return opened
 
 
 def _open_seconds(opened: Sequence[_Opened], period: int) -> tuple[tuple[EventRing, ...], str]:
-    """Open loads' second counters, all or none; where none, say why.
-
-    That nothing but pairs is missing is no reason not to sample.
-    """
+    """Open loads' second counters, all or none; where none, say why."""
     loads = [event for event in opened if event.spec.kind is Kind.LOAD]
     single = [event.spec.name for event in loads if not event.spec.twice]
     if single:
         return (), f", without pairs: a CPU has one counter for {single[0]}"
     seconds: list[EventRing] = []
     try:
-        for event in loads:
-            for ring in event.rings:
-                seconds.append(ring.open_second(period, event.spec.name))
+        with closed_on_error(seconds):
+            for event in loads:
+                for ring in event.rings:
+                    seconds.append(ring.open_second(period, event.spec.name))
     except PerfError as error:
-        _close(seconds)
         return (), f", without pairs: {error}"
     return tuple(seconds), ""
 
 
-def _close(rings: Iterable[EventRing]) -> None:
-    for ring in rings:
-        ring.close()
-
-
-def _open(spec: EventSpec, asked: _Request) -> list[EventRing]:
+def _open(spec: EventSpec, asked: _Request, *, exclude_kernel: bool) -> list[EventRing]:
     """Open the event on its CPUs, with the highest precision that the kernel grants."""
-    exclude = asked.exclude_kernel
-    leader = None if spec.leader is None else _event(spec, spec.leader, exclude)
+    leader = None if spec.leader is None else _event(spec, spec.leader, exclude_kernel)
     online = asked.online
     cpus = online if spec.cpus is None else [cpu for cpu in spec.cpus if cpu in online]
-    levels = spec.precise or (0,)
     sample_type = _SAMPLE_TYPE
     if spec.latency:
         sample_type |= SampleType.WEIGHT
     if asked.clock is not None:
         sample_type |= SampleType.TIME
-    for level in levels:
+    event = _event(
+        spec,
+        spec.words,
+        exclude_kernel,
+        sample_type=sample_type,
+        monotonic=asked.clock is Clock.MONOTONIC,
+        period=event_period(spec.kind, asked.period, spec.period_ratio),
+    )
+    *better, last = spec.precise or (0,)
+    for level in better:
+        precise = replace(event, precise_ip=level)
         try:
-            event = _event(
-                spec,
-                spec.words,
-                exclude,
-                precise_ip=level,
-                sample_type=sample_type,
-                monotonic=asked.clock is Clock.MONOTONIC,
-                period=event_period(spec.kind, asked.period, spec.period_ratio),
-            )
-            return open_rings(event, spec.kind, cpus, asked.pages, leader=leader, what=spec.name)
+            return open_rings(precise, spec.kind, cpus, asked.pages, leader=leader, what=spec.name)
         except PerfError as error:
-            if level == levels[-1] or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-    raise AssertionError("unreachable: the last level returns or raises")
+    event = replace(event, precise_ip=last)
+    return open_rings(event, spec.kind, cpus, asked.pages, leader=leader, what=spec.name)
 
 
 def _event(spec: EventSpec, words: Words, exclude_kernel: bool, **options: Any) -> PerfEvent:

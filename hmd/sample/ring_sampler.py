@@ -3,15 +3,13 @@
 
 A read drains all rings into columns (``perf_ring``), finds each row's process (``Attribution``),
 drops samples that are not user accesses of a tracked process, and returns the rest as a batch.
-Sources differ in how sampling is started and its period set (``RingControl``), and in how a sample
-identifies its process.
-
 Costs about 20 ns per sample in total (bench/stages/ring.py), and per read one small file for each
 process that has samples.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -32,10 +30,8 @@ from hmd.sample.periods import (
 from hmd.sample.sampler import CAPABILITIES, SamplerName, SamplerStats
 
 MAX_READ_ROWS: Final = 1 << 18
-"""Most rows of one read, which bounds its time; further samples are lost and counted as lost.
-
-If they stayed in the rings, each read would begin with the rest of the last one, and heat would lag
-behind."""
+"""Most rows of one read, which bounds its time; further samples are lost. Left in the rings, they
+would begin the next read, and heat would lag behind."""
 
 USER_END: Final = 1 << 56
 """Upper bound of user addresses (x86-64 with five levels; Documentation/arch/x86/x86_64/mm.rst)."""
@@ -52,32 +48,40 @@ class RingControl(Protocol):
     ``delay_s`` after an access at the latest, a read returns its sample.
     """
 
-    record_s: float
-    adapts_store_period: bool
-    has_buffer: bool
-    delay_s: float
+    record_s: float = 0.0
+    adapts_store_period: bool = False
+    has_buffer: bool = False
+    delay_s: float = 0.0
 
     @property
     def active(self) -> bool:
         """Whether accesses are sampled once it is started."""
+        return True
 
     @property
     def now_s(self) -> float:
         """The time now, in seconds, by the clock of programs."""
+        return time.monotonic()
 
     @property
     def time_offset_ns(self) -> int:
         """What is added to times of samples, so that they are of that clock."""
+        return 0
 
     @property
     def running_share(self) -> float:
         """The least share of its time for which an event had a counter; 1: all of it."""
+        return 1.0
 
     def start(self) -> None:
         """Start sampling."""
 
     def stop(self) -> None:
         """Stop sampling; the rings keep their records."""
+
+    def publish(self) -> None:
+        """Write what is held back into the rings, before they are read."""
+        return
 
     def set_period(self, period: int, store_multiplier: int) -> None:
         """Sample one in ``period`` accesses from now on; of stores, multiplied."""
@@ -101,7 +105,12 @@ class Attribution(Protocol):
 
 
 class RingSampler:
-    """A ``Sampler`` over rings. ``detail`` describes what it samples."""
+    """A ``Sampler`` over rings; owns its ``control``.
+
+    ``detail`` describes what it samples. ``counts_instructions``: samples contain an instruction
+    count (READ). ``pairs``: two counters count loads, the second with the ``second_period``.
+    ``scale_loads`` turns counted loads into accesses where the counter does not count every one.
+    """
 
     outside_cpu_s = 0.0  # samples are taken in the time of the programs
 
@@ -121,19 +130,13 @@ class RingSampler:
         pairs: bool = False,
         scale_loads: ScaleLoads | None = None,
     ) -> None:
-        """Own ``control`` from now on.
-
-        ``counts_instructions``: samples contain an instruction count (READ). ``pairs``: two
-        counters count loads, the second with the ``second_period``. ``scale_loads`` turns counted
-        loads into accesses where the counter does not count every one.
-        """
         self.name = name
         self.detail = detail
         self.capabilities = CAPABILITIES[name]
         self.stats = SamplerStats()
         self.periods = periods
         self._rings = tuple(rings)
-        self._control = control
+        self.control = control
         self._attribution = attribution
         self._period = period
         self._store_multiplier = StorePeriodMultiplier()
@@ -155,10 +158,7 @@ class RingSampler:
 
     @property
     def period(self) -> int:
-        """Accesses between two samples of a counter.
-
-        Stores may be sampled more rarely and loads by two counters: see the ``period`` of a row.
-        """
+        """Accesses between two samples of a counter; what a row stands for is its ``period``."""
         return self._period
 
     @property
@@ -166,47 +166,27 @@ class RingSampler:
         """The period of the second counter of loads, None if there is none."""
         return second_period(self._period) if self._pairs else None
 
-    @property
-    def active(self) -> bool:
-        """Whether accesses are sampled while a process is tracked."""
-        return not self._closed and self._control.active
-
-    @property
-    def has_buffer(self) -> bool:
-        """Whether one interrupt may empty a buffer of records."""
-        return self._control.has_buffer
-
-    @property
-    def delay_s(self) -> float:
-        """Time after which a read returns a sampled access at the latest."""
-        return self._control.delay_s
-
     def calibrate(self, load_factor: float, record_s: float | None = None) -> None:
         """Let each sample of a load represent ``load_factor`` times its period.
 
-        For events that do not count every load, as load latency on Intel, which counts those that
-        the PMU has tagged. ``record_s`` is what a record takes of its CPU, None: as expected.
+        For events that do not count every load, as load latency on Intel. ``record_s`` is what a
+        record takes of its CPU, None: as expected.
         """
         self.load_factor = load_factor
         if record_s is not None:
-            self._control.record_s = record_s
-
-    @property
-    def record_s(self) -> float:
-        """What a record takes of its CPU, in seconds; 0: not known."""
-        return self._control.record_s
+            self.control.record_s = record_s
 
     @property
     def record_time(self) -> RecordTime:
         """What records have cost the programs on the CPU with most of them."""
-        control = self._control
+        control = self.control
         return RecordTime(self.stats.busiest_records * control.record_s, control.now_s)
 
     def set_period(self, period: int) -> int:
         """Set the period, clamped to the bounds of ``periods``; returns it."""
         period = clamp(period, self.periods)
         if period != self._period and not self._closed:
-            self._control.set_period(period, self._store_multiplier.value)
+            self.control.set_period(period, self._store_multiplier.value)
             self._period = period
         return self._period
 
@@ -218,15 +198,16 @@ class RingSampler:
         if bool(processes) == self._started:
             return
         if processes:
-            self._control.start()
+            self.control.start()
         else:
-            self._control.stop()
+            self.control.stop()
         self._started = bool(processes)
 
     def read(self) -> AccessBatch:
         """Drain all rings; samples beyond the most rows of a read are lost."""
         if self._closed:
             return AccessBatch.empty()
+        self.control.publish()
         columns = self._columns
         columns.clear()
         self._drain(columns)
@@ -238,8 +219,8 @@ class RingSampler:
         self.stats.dropped += count - kept
         self.stats.without_address = columns.without_address
         self.stats.wakeups += count > 0
-        self.stats.running_share = self._control.running_share
-        if offset_ns := self._control.time_offset_ns:
+        self.stats.running_share = self.control.running_share
+        if offset_ns := self.control.time_offset_ns:
             time_ns = columns.time_ns[:kept].view(np.int64)
             time_ns += offset_ns
         batch: dict[str, Any] = {
@@ -287,8 +268,8 @@ class RingSampler:
         self.stats.records += records.total()
         self.stats.busiest_records += max(records.values(), default=0)
         multiplier, useless = self._store_multiplier, self._useless_stores
-        if self._control.adapts_store_period and multiplier.update(records.total(), useless):
-            self._control.set_period(self._period, multiplier.value)
+        if self.control.adapts_store_period and multiplier.update(records.total(), useless):
+            self.control.set_period(self._period, multiplier.value)
 
     def _add_counts(self, ring: Ring) -> int:
         """Add to the statistics what has come since the ring was last counted; return records."""
@@ -309,4 +290,4 @@ class RingSampler:
             self._closed = True
             self._rings = ()  # before their memory is unmapped
             self._counts.clear()
-            self._control.close()
+            self.control.close()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The interface of all sources of access samples, and the table of samplers.
 
-A sampler is a module with a function that opens it, and an entry in ``SAMPLERS``: the configuration
-and its reference, ``hmd doctor``, ``hmd record`` and the selection by ``auto`` follow the table.
-Code asks a sampler for its capabilities instead of comparing its name. Imports nothing heavy.
+A sampler is a module with a function that opens it, and an entry in ``SAMPLERS``, which the
+configuration and its reference, ``hmd doctor``, ``hmd record`` and the selection by ``auto``
+follow. Code asks a sampler for its capabilities instead of comparing its name. Imports nothing
+heavy.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Selection of a sampler: the best that works on this machine, or the configured one.
 
-Takes settings and the machine; gives an open sampler and the reason in one line, for the log. hmd
-tries samplers by opening them, because only that shows whether the kernel, the hardware and the
-privileges suffice, and proves each on a child of known accesses (``hmd.sample.self_test``): what
-opens may still show nothing. The order is that of ``hmd.sample.sampler.SAMPLERS``
-(docs/reference/samplers.md describes what each of them observes). Costs some 0.2 s for the test.
+hmd tries samplers by opening them, because only that shows whether the kernel, the hardware and the
+privileges suffice, and proves each on a child of known accesses (``hmd.sample.self_test``), which
+takes some 0.2 s: what opens may still show nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ from hmd.base.errors import (
     is_transient,
 )
 from hmd.base.units import PAGE_BYTES, PAGE_SIZE_VARIABLE
-from hmd.linux.damon import Kdamonds
-from hmd.linux.damon_ownership import holder as damon_holder
-from hmd.linux.damon_ownership import stop_left_behind
+from hmd.linux.damon import Kdamonds, stop_left_behind
+from hmd.linux.damon import holder as damon_holder
 from hmd.linux.emulator_memory import find_device
 from hmd.linux.procfs import PROC, SYSFS
 from hmd.sample.sampler import (
@@ -42,10 +39,7 @@ from hmd.sample.self_test import prove
 
 @dataclass(frozen=True, slots=True)
 class OpenedSampler:
-    """An open sampler and the reason for its selection.
-
-    ``better_later``: a better one could not be opened for a reason that may pass.
-    """
+    """An open sampler and why; ``better_later``: a better one may open once a reason has passed."""
 
     sampler: Sampler
     reason: str
@@ -71,13 +65,11 @@ def open_sampler(
     """Return the configured sampler, or with "auto" the first that works.
 
     With "auto" and ``better_than``, only those are tried that come before the one of that name.
-
     ``before`` is an open sampler, which the caller closes unless it is returned: some are
-    exclusive. A kdamond that a killed hmd left running is stopped. With "auto", a sampler that
-    fails its self-test lacks that; a configured one is taken, and the reason says what failed.
-    Raises UnavailableError with what the configured sampler lacks, or with "auto" what each of them
-    lacks; TransientError if one of them may work later, NotPermittedError if more privileges would
-    make one of them work.
+    exclusive. A kdamond that a killed hmd left running is stopped. A configured sampler that fails
+    its self-test is taken, and the reason says what failed. Raises UnavailableError with what the
+    configured sampler lacks, or with "auto" what each of them lacks; TransientError if one of them
+    may work later, NotPermittedError if more privileges would make one of them work.
     """
     if mmap.PAGESIZE != PAGE_BYTES:
         raise MissingError(
@@ -125,10 +117,7 @@ def _open_proved(
     *,
     modelled: bool = False,
 ) -> tuple[Sampler, str]:
-    """Return an open sampler that has passed its self-test, and what to say of the test.
-
-    That ``before`` is open still is its proof.
-    """
+    """Open a sampler that passes its self-test, or is ``before``; say what the test showed."""
     sampler = find_opener(name, before)(settings, proc, sysfs)
     if sampler is before:
         return sampler, ""

@@ -5,13 +5,13 @@ That events open does not show that they work: an old kernel gives no addresses,
 holds the counter, a virtual machine counts nothing, a threshold counts but some loads. So a new
 sampler is tracked on a child (``Probe``, hmd/native/probe.c) that loads from memory line by line,
 in an order that no prefetcher follows, stores, and touches new pages. ``judge`` compares what was
-sampled with what was done. The accesses that a load sample stands for follow from it
-(``RingSampler.calibrate``). For load latency that is a lower bound: the child waits for each load,
-and the more of them are in flight, the fewer the CPU tags.
+sampled with what was done. The accesses that a load sample stands for follow from it; for load
+latency that is a lower bound: the child waits for each load, and the more of them are in flight,
+the fewer the CPU tags.
 
-Takes an open sampler that tracks nothing; costs 0.2 s on a PMU and as much CPU time, 64 MiB while
-it runs, and up to ``SCAN_PATIENCE_S`` for a sampler that scans pages. Where the test itself cannot
-run (no process, no memory, another /proc), the sampler is taken untested, and the result says so.
+Costs 0.2 s on a PMU, 64 MiB while it runs, and up to ``SCAN_PATIENCE_S`` for a sampler that scans
+pages. Where the test itself cannot run (no process, no memory, another /proc), the sampler is taken
+untested, and the result says so.
 """
 
 from __future__ import annotations
@@ -61,10 +61,7 @@ _POLL_S: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """What the child did: counts, and the memory of each kind as (start, end) addresses.
-
-    ``load_ns`` is the mean time of a load.
-    """
+    """What the child did: counts, memory as (start, end), and the mean time of a load."""
 
     loads: int = 0
     stores: int = 0
@@ -77,10 +74,7 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the sampler showed meanwhile; counters are those of the test alone.
-
-    ``interrupts`` are those of all PMUs, None where that is not known.
-    """
+    """What the sampler showed in the test alone; ``interrupts`` are all PMUs', None: not known."""
 
     batch: AccessBatch
     without_address: int = 0
@@ -182,15 +176,14 @@ def prove(sampler: Sampler, proc: Path = PROC, *, modelled: bool = False) -> str
     """Test a sampler that tracks nothing, calibrate it, and return a clause about it for the log.
 
     Raises MissingError with the reason where its samples cannot be trusted, TransientError where
-    that may pass. The sampler tracks nothing afterwards, and has the period that it had. On the
-    emulated machine the test takes seconds, of which its programs would have less: only where
-    ``modelled`` is set.
+    that may pass. The sampler has its period again afterwards. On the emulated machine the test
+    takes seconds, of which its programs would have less: only where ``modelled`` is set.
     """
     if sampler.capabilities.modelled_clock and not modelled:
         return "not tested: hmd doctor does"
     if identify(os.getpid(), proc) is None:
         return "not tested: no process of this machine is in its /proc"
-    if isinstance(sampler, RingSampler) and not sampler.active:
+    if isinstance(sampler, RingSampler) and not sampler.control.active:
         return "not tested: the timing model is off"
     period = sampler.period
     try:
@@ -239,7 +232,7 @@ def _test(sampler: Sampler, probe: Probe, proc: Path) -> Verdict:
         loads,
         stores,
         done,
-        has_buffer=sampler.has_buffer,
+        has_buffer=sampler.control.has_buffer,
         real_time=not sampler.capabilities.modelled_clock,
     )
 
@@ -258,7 +251,7 @@ def _observe(
     for _ in range(rounds):
         probe.run(what)
         batches.append(sampler.read())
-        until_s = time.monotonic() + sampler.delay_s
+        until_s = time.monotonic() + sampler.control.delay_s
         while not len(batches[-1]) and time.monotonic() < until_s:
             time.sleep(50 * _POLL_S)
             batches.append(sampler.read())
@@ -396,10 +389,7 @@ def _within(batch: AccessBatch, span: tuple[int, int]) -> npt.NDArray[np.bool_]:
 
 
 def count_pmu_interrupts(proc: Path = PROC) -> int | None:
-    """Return the interrupts of performance counters on all CPUs so far (PMI in /proc/interrupts).
-
-    None where the kernel does not count them.
-    """
+    """Return the PMU interrupts of all CPUs (PMI in /proc/interrupts), None if not counted."""
     for line in (read_text(proc / "interrupts") or "").splitlines():
         name, _, counts = line.partition(":")
         if name.strip() == "PMI":

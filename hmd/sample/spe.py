@@ -2,11 +2,10 @@
 """Sampling with ARM's Statistical Profiling Extension (SPE).
 
 Each CPU tags one operation per interval, and writes what became of it as packets into the AUX area
-of an event (hmd/native/spe.c decodes them). There is one event per CPU for all processes, as of
-the PMU (``hmd.sample.pmu``). The CPU leaves out operations that are neither loads nor stores, and
-those faster than ``ldlat_cycles``; with ``loads`` miss, those that missed no cache. The interval,
-which is the sampler's period, counts all operations; so each record stands for as many loads, or
-stores, as the interval is long.
+of an event (hmd/native/spe.c decodes them). The CPU leaves out operations that are neither loads
+nor stores, and those faster than ``ldlat_cycles``; with ``loads`` miss, those that missed no cache.
+The interval, which is the sampler's period, counts all operations; so each record stands for as
+many loads, or stores, as the interval is long.
 
 The kernel publishes records when half of an area is full, or when the event stops: events of CPUs
 with few records are stopped and started again once a second (``PUBLISH_S``). An area that is full
@@ -25,7 +24,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -35,21 +34,26 @@ import numpy.typing as npt
 from hmd._native import ffi, lib
 from hmd.base.errors import HmdError, MissingError
 from hmd.base.units import PAGE_BYTES
+from hmd.linux.hotplug import online_cpus
+from hmd.linux.page_calls import c_array
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, parse_ids, read_int, read_text
-from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.memory_events import PmuDevice, device_names, read_device
 from hmd.sample.perf_events import (
     MAX_RINGS_BYTES,
-    PERF_COUNT_SW_DUMMY,
-    PERF_TYPE_SOFTWARE,
     EventRing,
     PerfError,
     PerfEvent,
+    checked,
+    closed_on_error,
+    map_halved,
+    open_log_rings,
+    open_permitted,
 )
 from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType, distinct, ring_counts
 from hmd.sample.periods import SPE_RECORD, clamp
-from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.ring_sampler import RingControl, RingSampler
 from hmd.sample.sampler import SampleSettings
 
 _log: Final = logging.getLogger(__name__)
@@ -76,22 +80,33 @@ _KEPT_SWITCHES: Final = 1 << 14
 _RECHECK_S: Final = 1.0
 _AUX_HEAD_WORD, _AUX_TAIL_WORD = 1056 // 8, 1064 // 8
 _AREA_TYPE: Final = PerfEvent(0, 0, sample_type=SampleType(0))
-_SWITCH_TYPE: Final = PerfEvent(
-    PERF_TYPE_SOFTWARE, PERF_COUNT_SW_DUMMY, sample_type=SampleType.TID | SampleType.TIME
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How records become rows: ``interval`` operations each; of loads, those slow enough.
-
-    With ``misses``, loads count that missed a cache, whatever their latency.
-    """
+    """How records become rows: of ``interval`` each, if slow enough or with ``misses`` a miss."""
 
     interval: int
     ns_per_cycle: float = 1.0
     min_latency: int = 0
     misses: bool = False
+
+
+def _source(
+    header: Any, area: Any, area_bytes: int, decoding: Decoding, cpu: int, **more: object
+) -> Any:
+    """Return a struct hmd_spe_source over an AUX area and the header page of its ring."""
+    fields = {
+        "header": header,
+        "area": area,
+        "area_bytes": area_bytes,
+        "ns_per_cycle": decoding.ns_per_cycle,
+        "interval": decoding.interval,
+        "min_latency": decoding.min_latency,
+        "misses": decoding.misses,
+        "cpu": cpu,
+    }
+    return ffi.new("struct hmd_spe_source *", fields | more)
 
 
 class SpeRing(Ring):
@@ -117,19 +132,8 @@ class SpeRing(Ring):
             raise ValueError(f"an AUX area of {area_bytes} bytes is not a power of two")
         self._restart = restart
         self._notices: Any = ffi.new("struct hmd_spe_notices *")
-        self._area: Any = ffi.new(
-            "struct hmd_spe_source *",
-            {
-                "header": ffi.cast("void *", header),
-                "area": ffi.cast("uint8_t *", area),
-                "area_bytes": area_bytes,
-                "ns_per_cycle": decoding.ns_per_cycle,
-                "interval": decoding.interval,
-                "min_latency": decoding.min_latency,
-                "misses": decoding.misses,
-                "cpu": cpu,
-            },
-        )
+        pointers = ffi.cast("void *", header), ffi.cast("uint8_t *", area)
+        self._area: Any = _source(*pointers, area_bytes, decoding, cpu)
 
     def set_interval(self, interval: int) -> None:
         """Count this many operations for each record read from now on."""
@@ -186,21 +190,8 @@ def decode_packets(
     area[: len(data)] = np.frombuffer(data, np.uint8)
     header = np.zeros(PAGE_BYTES // 8, np.uint64)
     header[_AUX_HEAD_WORD] = len(data)
-    source = ffi.new(
-        "struct hmd_spe_source *",
-        {
-            "header": ffi.from_buffer(header),
-            "area": ffi.from_buffer("uint8_t[]", area),
-            "area_bytes": size,
-            "clock": tuple(clock),
-            "ns_per_cycle": decoding.ns_per_cycle,
-            "interval": decoding.interval,
-            "min_latency": decoding.min_latency,
-            "misses": decoding.misses,
-            "kernel_too": True,
-            "cpu": cpu,
-        },
-    )
+    memory = ffi.from_buffer(header), c_array(area)
+    source = _source(*memory, size, decoding, cpu, clock=tuple(clock), kernel_too=True)
     counts = ffi.new("struct hmd_ring_counts *")
     lib.hmd_spe_drain(source, columns.c, counts)
     return ring_counts(counts)
@@ -212,27 +203,22 @@ class SpeEvent(EventRing):
     def __init__(self, fd: int, cpu: int, area_bytes: int, decoding: Decoding) -> None:
         """Own ``fd``. The area is halved where the limit on locked memory is in the way."""
         self._area: Any = ffi.NULL
-        self._area_bytes = area_bytes
         super().__init__(fd, _AREA_TYPE, Kind.LOAD, 1, cpu=cpu)
-        area = ffi.new("void **")
-        ring_bytes = 2 * PAGE_BYTES
+        area, ring_bytes = ffi.new("void **"), 2 * PAGE_BYTES
         try:
-            while True:
-                result = int(lib.hmd_spe_map(fd, self._header, ring_bytes, self._area_bytes, area))
-                smallest = self._area_bytes <= MIN_AREA_PAGES * PAGE_BYTES
-                if result not in (-errno.EPERM, -errno.ENOMEM) or smallest:
-                    break
-                self._area_bytes //= 2
-            if result < 0:
-                raise PerfError(-result, f"cannot map an AUX area of {self._area_bytes} bytes")
+            self._area_bytes = map_halved(
+                lambda size: int(lib.hmd_spe_map(fd, self._header, ring_bytes, size, area)),
+                area_bytes,
+                MIN_AREA_PAGES * PAGE_BYTES,
+                "an AUX area, in bytes,",
+            )
             self._area = area[0]
             header = int(ffi.cast("uintptr_t", self._header))
-            start = int(ffi.cast("uintptr_t", self._area))
             self.ring = SpeRing(
                 header,
                 header + PAGE_BYTES,
                 PAGE_BYTES,
-                start,
+                int(ffi.cast("uintptr_t", self._area)),
                 self._area_bytes,
                 decoding,
                 cpu,
@@ -251,31 +237,22 @@ class SpeEvent(EventRing):
     def close(self) -> None:
         """Unmap area and ring, and close the event."""
         if self._area != ffi.NULL:
-            self.ring.detach()
+            self.ring.close()
             lib.hmd_spe_unmap(self._area, self._area_bytes)
             self._area = ffi.NULL
         super().close()
 
 
-class SpeControl:
+class SpeControl(RingControl):
     """Starts, stops and sets the interval of the events, which it owns."""
 
+    # The kernel refuses a second event of a CPU's SPE, so that no other takes turns with it.
     record_s = SPE_RECORD.seconds()
-    adapts_store_period = False
-    time_offset_ns = 0
-    running_share = 1.0  # the kernel refuses a second event of a CPU's SPE
-    has_buffer = False  # its cost is known from the interval alone
-    active = True
     delay_s = 1.5 * PUBLISH_S
 
     def __init__(self, events: Sequence[SpeEvent], close_more: Callable[[], None]) -> None:
         self._events, self._close_more = tuple(events), close_more
         self._started, self._published_s = False, 0.0
-
-    @property
-    def now_s(self) -> float:
-        """CLOCK_MONOTONIC: programs have it, too."""
-        return time.monotonic()
 
     def start(self) -> None:
         """Enable all events. Raises ``PerfError``."""
@@ -307,30 +284,6 @@ class SpeControl:
         for event in self._events:
             event.close()
         self._close_more()
-
-
-class SpeSampler(RingSampler):
-    """The ``Sampler`` over SPE's areas."""
-
-    def __init__(
-        self,
-        detail: str,
-        rings: Sequence[SpeRing],
-        control: SpeControl,
-        attribution: TrackedThreads,
-        *,
-        period: int,
-        periods: tuple[int, ...],
-    ) -> None:
-        """Own ``control`` and what it closes."""
-        super().__init__("spe", detail, rings, control, attribution, period=period, periods=periods)
-        self._spe_control = control
-
-    def read(self) -> AccessBatch:
-        """Return the samples since the last read; of CPUs with few, as of a second ago at most."""
-        if not self._closed:
-            self._spe_control.publish()
-        return super().read()
 
 
 class SwitchLog:
@@ -369,8 +322,8 @@ class SwitchLog:
 class TrackedThreads(TrackedPids):
     """The ``Attribution`` of records that name a thread, or none.
 
-    ``open_switches`` is called when the first record without a thread comes. /proc/TID/status
-    names the process of a thread; it is read again after a second. Threads are of the initial PID
+    ``open_switches`` is called when the first record without a thread comes. /proc/TID/status names
+    the process of a thread; it is read again after a second. Threads are of the initial PID
     namespace, so that hmd must be there, too.
     """
 
@@ -433,21 +386,24 @@ def open_spe(settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS) -
     ]
     if not devices:
         raise MissingError("this CPU has no SPE, or its firmware hides it")
-    online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
+    online = online_cpus(sysfs)
     periods = intervals(devices)
     period = clamp(settings.period or START_INTERVAL, periods)
-    try:
-        events, mode = _open_devices(devices, settings, period, online, sysfs)
-    except PerfError as error:
-        if not (settings.kernel_mode and error.not_permitted):
-            raise
-        user = replace(settings, kernel_mode=False)
-        events, _ = _open_devices(devices, user, period, online, sysfs)
-        mode = "user mode (kernel mode is not permitted)"
-    cpus = [event.cpu for event in events]
-    threads = TrackedThreads(lambda: open_switches(cpus), proc)
+
+    def open_in(exclude_kernel: bool) -> list[SpeEvent]:
+        opened: list[SpeEvent] = []
+        with closed_on_error(opened):
+            for device in devices:
+                cpus = _cpus_of(device, online, sysfs)
+                here = _Request(device, settings, period, _area_bytes(len(online)), exclude_kernel)
+                opened += _open_device(here, cpus, sysfs)
+        return opened
+
+    events, mode = open_permitted(open_in, kernel_mode=settings.kernel_mode)
+    threads = TrackedThreads(lambda: open_switches([event.cpu for event in events]), proc)
     names = ", ".join(device.name for device in devices)
-    return SpeSampler(
+    return RingSampler(
+        "spe",
         f"{names}: {'loads and stores' if settings.stores else 'loads'} in {mode} on "
         f"{len(events)} CPUs",
         [event.ring for event in events],
@@ -456,6 +412,17 @@ def open_spe(settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS) -
         period=period,
         periods=periods,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What the events of one PMU have in common."""
+
+    device: PmuDevice
+    settings: SampleSettings
+    period: int
+    area_bytes: int
+    exclude_kernel: bool
 
 
 def intervals(devices: Iterable[PmuDevice]) -> tuple[int, ...]:
@@ -494,100 +461,63 @@ def ns_per_cycle(cpu: int, sysfs: Path) -> float:
     return 1e6 / khz if khz else ASSUMED_NS_PER_CYCLE
 
 
-def _open_devices(
-    devices: Iterable[PmuDevice],
-    settings: SampleSettings,
-    period: int,
-    online: Sequence[int],
-    sysfs: Path,
-) -> tuple[list[SpeEvent], str]:
-    """Open the events of all PMUs, or none; say in which modes they sample."""
-    events: list[SpeEvent] = []
-    try:
-        for device in devices:
-            events += _open_device(device, settings, period, online, sysfs)
-    except PerfError:
-        for event in events:
-            event.close()
-        raise
-    return events, "user and kernel mode" if settings.kernel_mode else "user mode"
-
-
-def _open_device(
-    device: PmuDevice,
-    settings: SampleSettings,
-    period: int,
-    online: Sequence[int],
-    sysfs: Path,
-) -> list[SpeEvent]:
-    """Open the PMU's event on each of its CPUs, all or none, with the filters that it has."""
+def _cpus_of(device: PmuDevice, online: Sequence[int], sysfs: Path) -> Sequence[int]:
     mask = read_text(sysfs / "bus/event_source/devices" / device.name / "cpumask")
-    cpus = online if mask is None else [cpu for cpu in parse_ids(mask) if cpu in online]
+    return online if mask is None else [cpu for cpu in parse_ids(mask) if cpu in online]
+
+
+def _area_bytes(cpus: int) -> int:
+    """Return the size of the area of each CPU, within ``MAX_RINGS_BYTES`` in all."""
     area_bytes = AREA_BYTES
-    while area_bytes > MIN_AREA_PAGES * PAGE_BYTES and area_bytes * len(online) > MAX_RINGS_BYTES:
+    while area_bytes > MIN_AREA_PAGES * PAGE_BYTES and area_bytes * cpus > MAX_RINGS_BYTES:
         area_bytes //= 2
-    area_bytes = max(area_bytes, MIN_AREA_PAGES * PAGE_BYTES)
-    misses = settings.loads == "miss"
-    decoding = Decoding(
-        period, 1.0, 0 if misses else min(settings.ldlat_cycles, MAX_LATENCY_CYCLES), misses
-    )
-    offers = choose_terms(settings, device)
-    for terms in offers:
-        events: list[SpeEvent] = []
+    return max(area_bytes, MIN_AREA_PAGES * PAGE_BYTES)
+
+
+def _open_device(asked: _Request, cpus: Sequence[int], sysfs: Path) -> list[SpeEvent]:
+    """Open the PMU's event on each CPU, all or none, with the filters that it has."""
+    *better, last = choose_terms(asked.settings, asked.device)
+    for terms in better:
         try:
-            for cpu in cpus:
-                here = replace(decoding, ns_per_cycle=ns_per_cycle(cpu, sysfs))
-                opened = _open_event(device, terms, cpu, area_bytes, here, settings.kernel_mode)
-                events.append(opened)
-            return events
+            return _open_events(asked, terms, cpus, sysfs)
         except PerfError as error:
-            for event in events:
-                event.close()
-            if error.errno != errno.EOPNOTSUPP or terms is offers[-1]:
+            if error.errno != errno.EOPNOTSUPP:
                 raise
-    raise AssertionError("unreachable: the last offer returns or raises")
+    return _open_events(asked, last, cpus, sysfs)
 
 
-def _open_event(
-    device: PmuDevice,
-    terms: Mapping[str, int],
-    cpu: int,
-    area_bytes: int,
-    decoding: Decoding,
-    kernel_mode: bool,
-) -> SpeEvent:
-    words = device.encode(terms)
-    fd = lib.hmd_spe_open(
-        device.type,
-        words.config,
-        words.config1,
-        words.config2,
-        decoding.interval,
-        area_bytes // 2,
-        not kernel_mode,
-        cpu,
-    )
-    if fd < 0:
-        raise PerfError(-fd, f"cannot open {device.name} on CPU {cpu}")
-    return SpeEvent(fd, cpu, area_bytes, decoding)
+def _open_events(
+    asked: _Request, terms: Mapping[str, int], cpus: Sequence[int], sysfs: Path
+) -> list[SpeEvent]:
+    device, words = asked.device, asked.device.encode(terms)
+    misses = asked.settings.loads == "miss"
+    min_latency = 0 if misses else min(asked.settings.ldlat_cycles, MAX_LATENCY_CYCLES)
+    events: list[SpeEvent] = []
+    with closed_on_error(events):
+        for cpu in cpus:
+            fd = lib.hmd_spe_open(
+                device.type,
+                words.config,
+                words.config1,
+                words.config2,
+                asked.period,
+                asked.area_bytes // 2,
+                asked.exclude_kernel,
+                cpu,
+            )
+            checked(int(fd), f"cannot open {device.name} on CPU {cpu}")
+            decoding = Decoding(asked.period, ns_per_cycle(cpu, sysfs), min_latency, misses)
+            events.append(SpeEvent(int(fd), cpu, asked.area_bytes, decoding))
+    return events
 
 
 def open_switches(cpus: Iterable[int]) -> SwitchLog:
     """Return the log of thread switches on these CPUs. Raises ``PerfError``."""
-    rings: dict[int, EventRing] = {}
+    sample_type, what = SampleType.TID | SampleType.TIME, "record thread switches"
+    rings = open_log_rings(cpus, sample_type, _SWITCH_PAGES, what, switches=True)
 
     def close() -> None:
-        for ring in rings.values():
+        for ring in rings:
             ring.close()
 
-    try:
-        for cpu in cpus:
-            fd = int(lib.hmd_perf_open_log(cpu, 1))
-            if fd < 0:
-                raise PerfError(-fd, f"cannot record thread switches on CPU {cpu}")
-            rings[cpu] = EventRing(fd, _SWITCH_TYPE, Kind.LOAD, _SWITCH_PAGES, cpu=cpu)
-            rings[cpu].enable()
-    except PerfError:
-        close()
-        raise
-    return SwitchLog(rings, close)
+    return SwitchLog({ring.cpu: ring for ring in rings}, close)

@@ -29,7 +29,7 @@ from hmd.emulate.recordings.replay import (
     tiers_of,
 )
 from hmd.emulate.timing_params import timing_params
-from hmd.linux.mappings import MappingAccess, MappingKind, Mappings
+from hmd.linux.mappings import Mappings, anonymous_mappings
 from hmd.linux.topology import Node, Topology
 
 _ROWS = 1 << 16
@@ -134,17 +134,7 @@ class SimulatedMemory:
         here = self._address[self._first_row < row]
         last = np.flatnonzero(np.diff(here, append=np.uint64(0)) != PAGE_BYTES)
         first = np.concatenate([[0], last[:-1] + 1]) if len(last) else last
-        count = len(last)
-        return Mappings(
-            here[first],
-            here[last] + np.uint64(PAGE_BYTES),
-            np.full(count, MappingKind.ANON, np.uint8),
-            np.full(count, MappingAccess.READ | MappingAccess.WRITE, np.uint8),
-            np.zeros(count, np.bool_),
-            np.zeros(count, np.bool_),
-            np.zeros(count, np.int64),
-            ("",) * count,
-        )
+        return anonymous_mappings(here[first], here[last] + np.uint64(PAGE_BYTES))
 
     def allocate_ahead(self, row: int, reserved: int) -> Pages:
         """Choose the nodes of the pages that are not accessed yet; return these pages.

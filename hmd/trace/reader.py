@@ -175,7 +175,7 @@ class TraceBuilder:
         return Trace(
             about=self.about,
             processes=tuple(self._processes),
-            samples=Samples.concatenated(self._samples).in_order_of_time(),
+            samples=Samples.concatenated(self._samples or [Samples.empty()]).in_order_of_time(),
             mappings=tuple(self._mappings),
             placement=tuple(self._placement),
             progress=_joined(self._progress),

@@ -26,9 +26,10 @@ import numpy as np
 
 from hmd.base.errors import HmdError, MissingError, UnavailableError
 from hmd.base.units import PAGE_BYTES
-from hmd.linux.clock import Clock, CpuWatch, ModelledClock, MonotonicClock
+from hmd.linux.clock import Clock
 from hmd.linux.emulator_memory import SharedMemory, find_device
 from hmd.linux.exit_watch import ExitRecord
+from hmd.linux.hotplug import CpuWatch
 from hmd.linux.mappings import MappingKind, Mappings, read_mappings
 from hmd.linux.page_calls import PageIs, query_nodes, scan
 from hmd.linux.processes import ProcessWatcher, ThreadTimes, last_cpu, thread_times
@@ -109,13 +110,13 @@ class Sources:
         self._retry_at_s: float | None = None
         self._earlier = Losses()
         self.sampler: Sampler = open_sampler(self._settings, proc, sysfs).sampler
-        self.clock: Clock = MonotonicClock()
+        self.clock = Clock()
         self.counter: InstructionCounter = InstructionCounter("not counted")
         self.tasks: TaskEvents | None = None
         with contextlib.ExitStack() as opened:
             opened.callback(self.close)
             if self.sampler.capabilities.modelled_clock:
-                self.clock = ModelledClock(_emulator_memory(sysfs))
+                self.clock = Clock(_emulator_memory(sysfs))
                 self.counter = EmulatedInstructions(_emulator_memory(sysfs), proc)
             else:
                 self.counter = count_instructions(proc, sysfs)

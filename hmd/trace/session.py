@@ -150,6 +150,7 @@ def describe(
     sampler, clock, counter = sources.sampler, sources.clock, sources.counter
     # The emulated machine's guest sees QEMU's CPU, not the core that is modelled.
     core = None if sampler.capabilities.modelled_clock else find_core(read_cpu_model(proc))
+    ring = sampler if isinstance(sampler, RingSampler) else None
     return {
         "hmd": __version__,
         "command": list(command),
@@ -178,8 +179,8 @@ def describe(
         "sampler": sampler.name,
         "detail": sampler.detail,
         "period": sampler.period,
-        "load_factor": sampler.load_factor if isinstance(sampler, RingSampler) else 1.0,
-        "record_ns": round(sampler.record_s * 1e9) if isinstance(sampler, RingSampler) else 0,
+        "load_factor": ring.load_factor if ring else 1.0,
+        "record_ns": round(ring.control.record_s * 1e9) if ring else 0,
         "pairs": sampler.pair_period is not None,
         "pair_period": sampler.pair_period,
         "reorder_window": core.reorder_window if core else None,

@@ -13,7 +13,7 @@ no memory is; ranges never overlap.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +255,7 @@ def counters_document(shared: SharedMemory, node_names: list[str] | None = None)
 def _of_node(counters: list[NodeCounters]) -> dict[str, Any]:
     """Return the sum of a node's counters over CPUs."""
     sums: dict[str, Any] = {
-        name: sum(getattr(one, name) for one in counters) for name in asdict(counters[0])
+        name: sum(getattr(one, name) for one in counters) for name in NodeCounters._fields
     }
     sums["stall_s"] = sums.pop("stall_ps") * 1e-12
     return sums

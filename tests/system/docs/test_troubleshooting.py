@@ -21,7 +21,7 @@ FILE = ROOT / "docs/how-to/troubleshooting.md"
 PAGE = re.sub(r"[`\s]+", " ", FILE.read_text().replace("\\|", "|"))
 REFUSING = [
     *("hmd/sample/memory_events.py", "hmd/sample/perf_events.py", "hmd/sample/idle_pages.py"),
-    *("hmd/sample/emulated_pebs.py", "hmd/sample/selection.py", "hmd/linux/damon_ownership.py"),
+    *("hmd/sample/emulated_pebs.py", "hmd/sample/selection.py", "hmd/linux/damon.py"),
 ]
 LEAST = 10
 """Letters of a text that is looked for: shorter ones are words between two values."""

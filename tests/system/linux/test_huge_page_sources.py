@@ -2,31 +2,24 @@
 """Huge pages by PAGEMAP_SCAN and by page flags, on this host."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hmd.linux import huge_pages
-from hmd.linux.huge_pages import HugeSource, candidate_spans
-from hmd.linux.mappings import read_mappings
+from hmd.linux.huge_pages import HugeSource, huge_by_flags, huge_source
+from hmd.linux.resident_pages import resident_ranges
+
+BLOCK = 2 << 20
 
 
 def test_huge_pages_by_scan_and_by_flags_are_the_same(huge_block: Any) -> None:
-    maps = read_mappings(os.getpid())
-    assert maps is not None
-    first = -(-huge_block.ctypes.data // (2 << 20)) * (2 << 20)
-    spans = candidate_spans(maps)
-    inside = (spans[:, 0] <= first) & (first < spans[:, 1])
-    assert inside.sum() == 1
-    spans = np.array([[first, min(first + (14 << 20), int(spans[inside, 1][0]))]], np.uint64)
-    proc = Path("/proc")
-    scan = huge_pages._from_scan(os.getpid(), spans, proc)
-    flags = huge_pages._from_flags(os.getpid(), spans, proc)
-    if scan is None:
+    if huge_source() is not HugeSource.SCAN:
         pytest.skip("this kernel has no PAGEMAP_SCAN")
+    first = -(-huge_block.ctypes.data // BLOCK) * BLOCK
+    blocks = np.arange(first, first + 7 * BLOCK, BLOCK, dtype=np.uint64)
+    flags = huge_by_flags(os.getpid(), blocks)
     assert flags is not None
-    assert scan.source == HugeSource.SCAN
-    assert flags.source == HugeSource.FLAGS
-    assert scan.address.tolist() == flags.address.tolist()
+    ranges = resident_ranges(os.getpid(), first, first + 7 * BLOCK, 1 << 20)
+    scan = [start for one in ranges if one.huge for start in range(one.start, one.end, BLOCK)]
+    assert flags.tolist() == scan

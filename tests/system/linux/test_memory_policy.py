@@ -14,7 +14,7 @@ import numpy as np
 from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.procfs import ProcessId, identify
 from hmd.migrate import Mover, MoveStatus
-from hmd.residency.memory_reader import KernelMemory
+from hmd.residency.memory_reader import MemoryReader
 from tests.fakes.move_pages_kernel import PAGE, make_plan
 
 CHECKOUT = Path(__file__).parents[3]
@@ -44,7 +44,7 @@ def child(*prefix: str) -> Iterator[tuple[ProcessId, int, int]]:
 
 
 def unmovable(process: ProcessId, address: int) -> bool:
-    for piece in KernelMemory().pieces(process):
+    for piece in MemoryReader().pieces(process):
         row = (piece.start <= address) & (piece.end > address)
         if row.any():
             return not piece.movable[row].all()

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hmd.sample.idle_pages import IdlePageBits
-from hmd.sample.page_scan import PageScanSampler
+from hmd.sample.idle_pages import IdlePageSampler
 from tests.fakes.idle_bitmap import IdleBitmap
 from tests.fakes.toucher import Toucher
 
@@ -23,7 +22,7 @@ def test_idle_bits_report_pages_used_since_the_last_scan(
     toucher: Toucher, idle_bitmap: IdleBitmap, physical: Callable[[int, int], int]
 ) -> None:
     pages = toucher.touch(600)
-    sampler = PageScanSampler(IdlePageBits(idle_bitmap))
+    sampler = IdlePageSampler(idle_bitmap)
     sampler.track([toucher.process])
     assert len(sampler.read()) == 0
     frames = {page: physical(toucher.process.pid, page) // 4096 for page in pages}
@@ -43,7 +42,7 @@ def test_idle_bits_page_that_cannot_be_marked_is_no_row(
     pages = toucher.touch(64)
     frames = [physical(toucher.process.pid, page) // 4096 for page in pages]
     idle_bitmap.untracked = set(frames[1:])
-    sampler = PageScanSampler(IdlePageBits(idle_bitmap))
+    sampler = IdlePageSampler(idle_bitmap)
     sampler.track([toucher.process])
     sampler.read()
     idle_bitmap.idle -= set(frames)

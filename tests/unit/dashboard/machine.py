@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hmd.heat.settings import HeatSettings
 from hmd.heat.table import HeatTable
-from hmd.linux.mappings import MappingAccess, MappingKind, Mappings
+from hmd.linux.mappings import Mappings, anonymous_mappings
 from hmd.linux.page_calls import MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat
 from hmd.linux.topology import Node, NodeMemory, Topology
@@ -125,16 +125,7 @@ class Memory:
 
     def mappings(self, pid: int) -> Mappings:
         base, size = self.program[pid].base, len(self.node[pid]) * PAGE
-        return Mappings(
-            np.array([base], np.uint64),
-            np.array([base + size], np.uint64),
-            np.array([MappingKind.ANON], np.uint8),
-            np.array([MappingAccess.READ | MappingAccess.WRITE], np.uint8),
-            np.zeros(1, np.bool_),
-            np.zeros(1, np.bool_),
-            np.zeros(1, np.int64),
-            ("",),
-        )
+        return anonymous_mappings(np.array([base], np.uint64), np.array([base + size], np.uint64))
 
     def huge_pages(self, pid: int, mappings: Mappings) -> npt.NDArray[np.uint64]:
         del pid, mappings

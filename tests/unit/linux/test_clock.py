@@ -4,12 +4,12 @@
 import time
 from typing import Any
 
-from hmd.linux.clock import ModelledClock, MonotonicClock
+from hmd.linux.clock import Clock
 from hmd.linux.emulator_memory import SharedMemory, find_device
 
 
 def test_monotonic_clock_same_for_all_cpus() -> None:
-    clock = MonotonicClock()
+    clock = Clock()
     before = time.monotonic_ns()
     assert before <= clock.now_ns() <= clock.now_ns(1) <= time.monotonic_ns()
     clock.close()
@@ -18,7 +18,7 @@ def test_monotonic_clock_same_for_all_cpus() -> None:
 def test_modelled_clock_reads_time_of_cpu_or_machine(emulated_memory: Any) -> None:
     device = find_device(emulated_memory.sysfs)
     assert device is not None
-    clock = ModelledClock(SharedMemory.open(device))
+    clock = Clock(SharedMemory.open(device))
     emulated_memory.clock(machine_ps=9_000_999, vcpu=1, vcpu_ps=7_000_000)
     assert (clock.kind, clock.now_ns()) == ("modelled", 9000)
     assert (clock.now_ns(0), clock.now_ns(1)) == (0, 7000)

@@ -14,10 +14,18 @@ import numpy as np
 import pytest
 
 from hmd.base.errors import MissingError, Severity
-from hmd.linux.damon import DamonError, DamonRegions, Kdamond, Kdamonds, Monitoring
-from hmd.linux.damon_ownership import DamonClaim, damon_finding, holder, stop_left_behind
+from hmd.linux.damon import (
+    DamonClaim,
+    DamonError,
+    DamonRegions,
+    Kdamond,
+    Kdamonds,
+    damon_finding,
+    holder,
+    stop_left_behind,
+)
 
-SETTINGS = Monitoring(sample_us=5000, aggregation_us=100_000)
+SETTINGS = 5000, 100_000
 SOME = DamonRegions(
     np.array([0x1000, 0x8000], np.uint64), np.array([0x3000, 0x9000], np.uint64), np.zeros(2, "u4")
 )
@@ -39,7 +47,7 @@ def killed(kdamonds: Kdamonds, note: Path) -> int:
     if not pid:
         try:
             DamonClaim(kdamonds, note)
-            Kdamond(kdamonds).start([os.getppid()], [SOME], SETTINGS)
+            Kdamond(kdamonds).start([os.getppid()], [SOME], *SETTINGS)
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -48,7 +56,7 @@ def killed(kdamonds: Kdamonds, note: Path) -> int:
 
 def test_kdamond_start_writes_settings_and_targets(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
-    Kdamond(kdamonds).start([os.getpid(), os.getppid()], [SOME, SOME], SETTINGS)
+    Kdamond(kdamonds).start([os.getpid(), os.getppid()], [SOME, SOME], *SETTINGS)
     context = damon_kernel.path / "0/contexts/0"
     assert damon_kernel.on()
     assert damon_kernel.targets() == [os.getpid(), os.getppid()]
@@ -64,7 +72,6 @@ def test_kdamond_start_writes_settings_and_targets(damon_kernel: Any, kdamonds: 
     assert bounds == [0x8000, 0x9000]
     assert (context / "schemes/1/action").read_text() == "stat\n"
     assert (context / "schemes/1/filters/0/type").read_text() == "target\n"
-    assert SETTINGS.max_accesses == 20
 
 
 def test_kdamond_restart_writes_only_changed_regions(damon_kernel: Any) -> None:
@@ -81,7 +88,7 @@ def test_kdamond_restart_writes_only_changed_regions(damon_kernel: Any) -> None:
     other = DamonRegions(SOME.start, SOME.end + np.array([0, 0x1000], np.uint64), SOME.accesses)
     each = ["0/start", "0/end", "1/start", "1/end"]
     for regions, expected in ((SOME, each), (SOME, []), (other, each[2:])):
-        kdamond.start([os.getpid()], [regions], SETTINGS)
+        kdamond.start([os.getpid()], [regions], *SETTINGS)
         assert written == expected
         written.clear()
     kdamond.stop()
@@ -90,7 +97,7 @@ def test_kdamond_restart_writes_only_changed_regions(damon_kernel: Any) -> None:
     targets = damon_kernel.path / "0/contexts/0/targets"
     (targets / "0").rename(targets / "gone")
     damon_kernel.write(targets / "nr_targets", "1")
-    kdamond.start([os.getpid()], [other], SETTINGS)
+    kdamond.start([os.getpid()], [other], *SETTINGS)
     assert written == each
     assert damon_kernel.regions(0) == [(0x1000, 0x3000), (0x8000, 0xA000)]
 
@@ -100,7 +107,7 @@ def test_kdamond_look_returns_regions_of_targets_in_order(
 ) -> None:
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds)
-    kdamond.start([os.getpid(), os.getppid()], [SOME, SOME], SETTINGS)
+    kdamond.start([os.getpid(), os.getppid()], [SOME, SOME], *SETTINGS)
     damon_kernel.accesses = {os.getppid(): [(0x2000, 0x4000, 3), (0x8000, 0x9000, 20)]}
     found = kdamond.read_regions()
     assert found is not None
@@ -115,7 +122,7 @@ def test_kdamond_look_returns_regions_of_targets_in_order(
 def test_kdamond_that_ended_returns_no_regions(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds)
-    kdamond.start([os.getpid()], [SOME], SETTINGS)
+    kdamond.start([os.getpid()], [SOME], *SETTINGS)
     (damon_kernel.path / "0/state").write_text("off\n")
     assert not kdamond.running
     assert kdamond.read_regions() is None
@@ -125,7 +132,7 @@ def test_kdamond_that_ended_returns_no_regions(damon_kernel: Any, kdamonds: Kdam
 def test_kdamond_start_with_exited_target_refused(kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     with pytest.raises(DamonError) as caught:
-        Kdamond(kdamonds).start([2**22 + 1], [SOME], SETTINGS)
+        Kdamond(kdamonds).start([2**22 + 1], [SOME], *SETTINGS)
     assert caught.value.errno == errno.EINVAL
 
 
@@ -149,12 +156,12 @@ def test_kdamond_replaced_by_another_program_left_running(
     """hmd's kdamond ended with its last target, and another program started one in its place."""
     claim = DamonClaim(kdamonds, note)
     kdamond = Kdamond(kdamonds)
-    kdamond.start([os.getpid()], [SOME], SETTINGS)
+    kdamond.start([os.getpid()], [SOME], *SETTINGS)
     (damon_kernel.path / "0/pid").write_text("1\n")
     assert not kdamond.running
     kdamond.stop()
     with pytest.raises(DamonError, match="taken") as caught:
-        kdamond.start([os.getpid()], [SOME], SETTINGS)
+        kdamond.start([os.getpid()], [SOME], *SETTINGS)
     assert caught.value.errno == errno.EBUSY
     claim.release()
     assert damon_kernel.on()
@@ -165,7 +172,7 @@ def test_kdamond_cpu_time_kept_across_restart(kdamonds: Kdamonds) -> None:
     kdamond = Kdamond(kdamonds)
     assert kdamond.cpu_s == 0
     # The kernel's thread of this tree is this process.
-    kdamond.start([os.getpid()], [SOME], SETTINGS)
+    kdamond.start([os.getpid()], [SOME], *SETTINGS)
     deadline = time.monotonic() + 10
     while not kdamond.cpu_s and time.monotonic() < deadline:
         pass
@@ -173,7 +180,7 @@ def test_kdamond_cpu_time_kept_across_restart(kdamonds: Kdamonds) -> None:
     assert used > 0
     kdamond.stop()
     assert kdamond.cpu_s >= used
-    kdamond.start([os.getpid()], [SOME], SETTINGS)
+    kdamond.start([os.getpid()], [SOME], *SETTINGS)
     assert kdamond.cpu_s >= 2 * used
 
 
@@ -197,7 +204,7 @@ def test_damon_claim_with_kdamond_of_another_program_refused(
     damon_kernel: Any, kdamonds: Kdamonds, note: Path
 ) -> None:
     kdamonds.set_count(1)
-    Kdamond(kdamonds).start([os.getpid()], [SOME], SETTINGS)
+    Kdamond(kdamonds).start([os.getpid()], [SOME], *SETTINGS)
     with pytest.raises(MissingError, match=r"in use by another: kdamond 0 .*echo off > "):
         DamonClaim(kdamonds, note)
     assert damon_kernel.on()
@@ -242,7 +249,7 @@ def test_damon_of_a_kernel_module_refused_at_once(
     kdamonds.set_count(1)
     damon_kernel.refused = 0
     with pytest.raises(DamonError, match=f"{module} has it for itself alone"):
-        Kdamond(kdamonds).start([os.getpid()], [SOME], SETTINGS)
+        Kdamond(kdamonds).start([os.getpid()], [SOME], *SETTINGS)
     assert not damon_kernel.refused, "a start that the kernel refuses is retried for seconds"
 
 
@@ -288,7 +295,7 @@ def test_stop_left_behind_leaves_later_kdamond_of_another_program(
     # one is kept, so that its inode number, which sysfs never uses again, is not used again here.
     (damon_kernel.path / "0").rename(damon_kernel.path / "gone")
     damon_kernel.write(damon_kernel.path / "nr_kdamonds", "1")
-    Kdamond(kdamonds).start([os.getpid()], [SOME], SETTINGS)
+    Kdamond(kdamonds).start([os.getpid()], [SOME], *SETTINGS)
     assert stop_left_behind(kdamonds, note) is None
     with pytest.raises(MissingError, match="in use by another"):
         DamonClaim(kdamonds, note)

@@ -212,7 +212,7 @@ def test_damon_that_may_not_be_read_is_not_absent(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "from hmd.linux.checks import competing_findings\n"
-        "from hmd.linux.damon_ownership import damon_finding\n"
+        "from hmd.linux.damon import damon_finding\n"
         "root = pathlib.Path(sys.argv[1])\n"
         "found = (damon_finding(root / 'sys'), *competing_findings(root / 'proc', root / 'sys'))\n"
         "print([each.state for each in found if each.name.startswith('DAMON')])"

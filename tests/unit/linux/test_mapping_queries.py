@@ -77,7 +77,7 @@ def maps_of(pid: int) -> Iterator[int]:
 
 
 def assert_same(found: Mappings, expected: Mappings) -> None:
-    for name in ("start", "end", "kind", "access", "unmovable", "huge_eligible", "huge_bytes"):
+    for name in ("start", "end", "kind", "access", "unmovable", "huge_bytes"):
         assert getattr(found, name).tolist() == getattr(expected, name).tolist(), name
     assert found.path == expected.path
     assert found.shared == expected.shared

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.base.units import HUGE_PAGE_BYTES
-from hmd.linux.huge_pages import HugeSource, candidate_spans, read_huge_pages
+from hmd.linux.huge_pages import HugeSource, huge_pages_in, huge_source
 from hmd.linux.mappings import (
     MappingAccess,
     MappingKind,
@@ -79,35 +78,11 @@ def test_maps_movable_and_movable_at_expected() -> None:
     assert maps.movable_at(addresses).tolist() == [False, True, False, True, False, False]
 
 
-def test_maps_huge_eligible_only_with_aligned_block() -> None:
-    maps = parse_maps(MAPS)
-    assert maps.huge_eligible.tolist() == [False, False, True, True] + [False] * 6
-    odd = parse_maps(b"7f1200001000-7f1200400fff rw-p 00000000 00:00 0 \n")
-    assert odd.huge_eligible.tolist() == [True]
-    short = parse_maps(b"7f1200001000-7f1200400000 rw-p 00000000 00:00 0 \n")
-    assert candidate_spans(short).tolist() == [[0x7F1200200000, 0x7F1200400000]]
-    assert parse_maps(b"7f1200001000-7f12003ff000 rw-p 0 0:0 0\n").huge_eligible.tolist() == [False]
-
-
-def test_candidate_spans_are_aligned_whole_blocks() -> None:
-    spans = candidate_spans(parse_maps(MAPS))
-    assert (spans[:, 1] - spans[:, 0]).sum() == (1 << 30) + (1 + 2) * HUGE_PAGE_BYTES
-    assert not (spans % HUGE_PAGE_BYTES).any()
-
-
-def test_candidate_spans_of_reserved_address_space_none() -> None:
-    reserved = parse_maps(b"100000000000-700000000000 ---p 00000000 00:00 0 \n")
-    assert len(candidate_spans(reserved)) == 0
-    used = parse_maps(b"100000000000-700000000000 rw-p 00000000 00:00 0 \n")
-    assert len(candidate_spans(used)) == 1
-
-
 def test_smaps_io_hugetlb_and_huge_bytes_parsed() -> None:
     maps = parse_smaps(SMAPS)
     assert maps.movable.tolist() == [True, False, True]
     assert maps.kind.tolist() == [MappingKind.ANON, MappingKind.FILE, MappingKind.HUGETLB]
     assert maps.huge_bytes.tolist() == [512 << 20, 0, 0]
-    assert maps.huge_eligible.tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -169,8 +144,6 @@ def test_mappings_of_all_live_processes_read() -> None:
                 assert (maps.start < maps.end).all()
                 assert (np.diff(maps.start.astype(np.float64)) >= 0).all()
                 seen += len(maps.start)
-        if maps is not None:
-            read_huge_pages(pid, maps)
     assert seen
 
 
@@ -186,12 +159,10 @@ def test_mappings_of_exited_process_none(tmp_path: Path) -> None:
 
 def test_huge_pages_of_real_block_found(huge_block: Any) -> None:
     first = huge_block.ctypes.data
-    maps = read_mappings(os.getpid())
-    assert maps is not None
-    found = read_huge_pages(os.getpid(), maps)
-    assert found is not None
-    mine = found.address[(found.address >= first) & (found.address < first + (16 << 20))]
-    assert len(mine) >= 2
+    found = huge_pages_in(os.getpid(), [(first, first + (16 << 20))])
+    mine = found[(found >= first) & (found < first + (16 << 20))]
+    if huge_source() is not HugeSource.SMAPS:
+        assert len(mine) >= 2
     assert (mine < first + (8 << 20)).all()
 
 
@@ -199,15 +170,10 @@ def test_huge_pages_without_pagemap_only_in_fully_huge_mappings(tmp_path: Path) 
     (tmp_path / "7").mkdir()
     whole = SMAPS.replace(b"AnonHugePages:    524288", b"AnonHugePages:   1048576")
     (tmp_path / "7/smaps").write_bytes(whole)
-    (tmp_path / "7/maps").write_bytes(MAPS)
-    found = read_huge_pages(7, parse_maps(MAPS), tmp_path)
-    assert found is not None
-    assert found.source == HugeSource.SMAPS
-    assert len(found.address) == 512 + 2
+    assert huge_source(tmp_path) is HugeSource.SMAPS
+    assert len(huge_pages_in(7, [], tmp_path)) == 512 + 2
     (tmp_path / "7/smaps").write_bytes(SMAPS)
-    half = read_huge_pages(7, parse_maps(MAPS), tmp_path)
-    assert half is not None
-    assert len(half.address) == 2
+    assert len(huge_pages_in(7, [], tmp_path)) == 2
 
 
 def test_file_of_any_hugetlbfs_mount_is_of_huge_pages(

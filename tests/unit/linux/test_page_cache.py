@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from hmd.linux.node_memory import reclaimable_bytes
+from hmd.linux.node_memory import parse_meminfo, reclaimable_bytes
 
 KIB = 1 << 10
 
 
 def meminfo(
     active: int, inactive: int, mapped: int = 0, dirty: int = 0, writeback: int = 0
-) -> bytes:
+) -> dict[str, int]:
     lines = {
         "MemTotal": 262144,
         "Active(anon)": 11,
@@ -27,7 +27,8 @@ def meminfo(
         "ShmemPmdMapped": 1 << 20,
         "FilePmdMapped": 1 << 20,
     }
-    return "".join(f"Node 0 {name}: {kib:>12} kB\n" for name, kib in lines.items()).encode()
+    text = "".join(f"Node 0 {name}: {kib:>12} kB\n" for name, kib in lines.items())
+    return parse_meminfo(text.encode())
 
 
 def test_cache_inactive_and_clean_is_reclaimable() -> None:
@@ -50,4 +51,7 @@ def test_cache_in_use_is_not_reclaimable(busy: str) -> None:
 
 
 def test_cache_of_node_without_lists_is_zero() -> None:
-    assert reclaimable_bytes(b"Node 1 MemTotal: 2048 kB\nNode 1 MemFree: 1024 kB\n") == 0
+    assert (
+        reclaimable_bytes(parse_meminfo(b"Node 1 MemTotal: 2048 kB\nNode 1 MemFree: 1024 kB\n"))
+        == 0
+    )

@@ -86,8 +86,8 @@ def test_watcher_scan_of_many_processes_calls_back_between_blocks(proc: FakeProc
     for pid in range(10, 10 + 3 * SCAN_BLOCK):
         proc.add(pid)
     scan, calls = watcher(proc, TargetSpec("t", exe="*")), []
-    found = scan.scan(lambda: calls.append(scan.stats.processes))
-    assert calls == [0, 0, 0]
+    found = scan.scan(lambda: calls.append(scan.evaluated))
+    assert [evaluated // SCAN_BLOCK for evaluated in calls] == [0, 1, 2]
     assert len(found["t"]) == 1 + 3 * SCAN_BLOCK
 
 
@@ -224,15 +224,15 @@ def test_watcher_selectors_evaluated_once_per_reread_interval(proc: FakeProc) ->
         proc.add(pid)
     watch = watcher(proc, TargetSpec("t", exe="thing"), clock=clock, reread_s=16)
     watch.scan()
-    first = watch.stats.selections
+    first = watch.evaluated
     watch.scan()
-    assert watch.stats.selections == first == 51
+    assert watch.evaluated == first == 51
     evaluated = []
     for second in range(1, 17):
         clock.now_s = second
-        before = watch.stats.selections
+        before = watch.evaluated
         watch.scan()
-        evaluated.append(watch.stats.selections - before)
+        evaluated.append(watch.evaluated - before)
     assert sum(evaluated) == 51
     assert max(evaluated) <= 5
 
@@ -245,10 +245,10 @@ def test_watcher_unselected_processes_read_at_reread_only(proc: FakeProc) -> Non
     watch.scan()
     clock.now_s = 16
     watch.scan()
-    before = watch.stats.reads
+    before = watch.reads
     clock.now_s = 17
     assert pids(watch.scan())["t"] == [10]
-    assert watch.stats.reads == before + 1
+    assert watch.reads == before + 1
     proc.add(40, exe="/bin/wanted")
     assert pids(watch.scan())["t"] == [10]
     clock.now_s = 32
@@ -286,7 +286,7 @@ def test_watcher_pid_selectors_read_no_other_process(proc: FakeProc) -> None:
         proc.add(pid)
     watch = watcher(proc, TargetSpec("t", pids=(12, 13), follow_children=False))
     assert pids(watch.scan())["t"] == [12, 13]
-    assert watch.stats.reads == 2
+    assert watch.reads == 2
 
 
 def test_watcher_thousands_of_processes_all_descendants_found(proc: FakeProc) -> None:
@@ -343,8 +343,8 @@ def test_watcher_running_processes_need_no_stat_at_reread(proc: FakeProc) -> Non
     watch = watcher(proc, TargetSpec("t", exe="wanted"), clock=clock, reread_s=10)
     processes = watch.scan()["t"]
     clock.now_s = 10
-    before = watch.stats.reads
+    before = watch.reads
     proc.add(12, exe="/bin/other")  # exec: the same pid and start time
     found = watch.scan(runs=lambda process: process in processes)["t"]
     assert pids({"t": found})["t"] == [10, 11, *range(13, 20)]
-    assert watch.stats.reads == before + 2  # of init and of the test, which do not count as running
+    assert watch.reads == before + 2  # of init and of the test, which do not count as running

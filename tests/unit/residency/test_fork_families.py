@@ -58,11 +58,11 @@ def test_exit_of_an_unsettled_parent_lets_others_go_on() -> None:
 
 def test_exec_leaves_the_family() -> None:
     families = family()
-    assert families.pair("program") == []
+    assert families.members_of("program", 2) == []
     families.join(GRANDCHILD, "executed")
     assert families.key(GRANDCHILD) == ""
-    assert families.pair("program") == [PARENT, CHILD]
-    assert families.alone("executed") == [GRANDCHILD]
+    assert families.members_of("program", 2) == [PARENT, CHILD]
+    assert families.members_of("executed", 1) == [GRANDCHILD]
     families.join(CHILD, "")
     assert families.key(PARENT) == ""
-    assert families.alone("program") == [PARENT]
+    assert families.members_of("program", 1) == [PARENT]

@@ -89,7 +89,7 @@ def test_events_of_pebs_machine_encoded_from_sysfs(
 ) -> None:
     spec = chosen(machine, loads="latency")[name]
     assert (spec.type, spec.words, spec.leader) == (pmu_type, words, leader)
-    assert (spec.kind, spec.cpus, spec.source) == (kind, cpus, "sysfs")
+    assert (spec.kind, spec.cpus) == (kind, cpus)
     assert spec.precise == (2, 1)
     assert spec.can_exclude_kernel
     assert spec.exclude_guest, "virtual machines could not have the PMU"
@@ -136,7 +136,7 @@ def test_events_of_l3_miss_loads_are_the_default(machine: str, words: dict[str, 
     assert list(specs) == list(chosen(machine, loads="miss", stores=False).values())
     assert all(spec.twice and not spec.latency for spec in specs)
     assert {spec.name.split("/")[0]: spec.words.config for spec in specs} == words
-    assert all(spec.source == "table" and spec.leader is None for spec in specs)
+    assert all(spec.leader is None for spec in specs)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,6 @@ def test_events_without_sysfs_names_table_agrees(
     named = chosen(machine, loads="latency").values()
     for spec, raw in zip(named, from_table.values(), strict=True):
         assert (spec.words, spec.leader) == (raw.words, raw.leader)
-        assert raw.source == "table"
 
 
 def test_events_of_unknown_model_without_names_refused(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ class Switch:
     def stop(self) -> None:
         self.calls.append("stop")
 
+    def publish(self) -> None: ...
+
     def set_period(self, period: int, store_multiplier: int) -> None:
         self.calls.append(
             f"period {period}" + (f", stores x {store_multiplier}" * (store_multiplier > 1))

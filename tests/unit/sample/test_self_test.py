@@ -72,6 +72,8 @@ class MadePmu:
     def stop(self) -> None:
         self.on = False
 
+    def publish(self) -> None: ...
+
     def set_period(self, period: int, store_multiplier: int) -> None:
         self.period = period
 

@@ -22,11 +22,11 @@ from hmd.sample.access_batch import Kind
 from hmd.sample.memory_events import Words, read_device
 from hmd.sample.perf_events import PerfError
 from hmd.sample.perf_ring import RecordColumns, Ring, SampleType
+from hmd.sample.ring_sampler import RingSampler
 from hmd.sample.sampler import SampleSettings
 from hmd.sample.spe import (
     Decoding,
     SpeControl,
-    SpeSampler,
     SwitchLog,
     TrackedThreads,
     choose_terms,
@@ -285,7 +285,8 @@ def thread_of(pid: int) -> tuple[ProcessId, TrackedThreads]:
 def test_sampler_attributes_by_context() -> None:
     process, threads = thread_of(OWN)
     memory = SpeMemory()
-    sampler = SpeSampler(
+    sampler = RingSampler(
+        "spe",
         "made packets",
         [memory.reader],
         SpeControl([], threads.close),
@@ -321,12 +322,12 @@ def test_records_without_context_have_the_thread_that_ran() -> None:
     threads = TrackedThreads(lambda: switch_log(log, cpu=3))
     threads.track([process])
     columns = RecordColumns(9)
-    columns._c.count = 4
+    columns.c.count = 4
     columns.time_ns[:4] = [999, 1000, 1999, 2500]
     columns.cpu[:4] = 3
     assert threads.find_processes(columns).tolist() == [-1, 0, 0, -1]
     assert columns.thread[:4].tolist() == [0, OWN, OWN, 1]
-    columns.time_ns[:1], columns.thread[:1], columns._c.count = 1500, 0, 1
+    columns.time_ns[:1], columns.thread[:1], columns.c.count = 1500, 0, 1
     assert threads.find_processes(columns).tolist() == [0]  # the log is remembered
     columns.cpu[:1], columns.thread[:1] = 7, 0
     assert threads.find_processes(columns).tolist() == [-1]
@@ -340,7 +341,7 @@ def test_refused_switch_events_drop_samples_with_a_warning(
 
     threads = TrackedThreads(refuse)
     columns = RecordColumns(1)
-    columns._c.count = 1
+    columns.c.count = 1
     assert threads.find_processes(columns).tolist() == [-1]
     assert "LimitNOFILE" in caplog.text
 

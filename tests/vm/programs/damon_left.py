@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hmd.base.errors import UnavailableError
-from hmd.linux.damon import Kdamonds
-from hmd.linux.damon_ownership import damon_finding
+from hmd.linux.damon import Kdamonds, damon_finding
 from hmd.linux.procfs import identify
 from hmd.sample.damon_sampler import PERIODS
 from hmd.sample.sampler import SampleSettings

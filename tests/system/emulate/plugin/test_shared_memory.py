@@ -90,7 +90,7 @@ def test_shared_memory_counters_are_read_by_name(
     vcpu.load_samples, vcpu.store_samples, vcpu.lost_samples = 31, 32, 33
     parts.lib.shared_publish(vcpu, counters, 41, 42, 43)
     found = asdict(shared.memory.counters(1))
-    assert found.pop("nodes") == (dict.fromkeys(node, 0), node)
+    assert [one._asdict() for one in found.pop("nodes")] == [dict.fromkeys(node, 0), node]
     samples = {"load_samples": 31, "store_samples": 32, "lost_samples": 33}
     host = {"host_ns": 41, "paced_ns": 42, "behind_ns": 43}
     assert found == own | samples | host

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hmd.linux import page_calls
-from hmd.linux.huge_pages import read_huge_pages
-from hmd.linux.mappings import read_mappings
+from hmd.linux.huge_pages import huge_pages_in
 from tests.vm.programs.move_scenarios.moves import mover, names, names_of_nodes, plan_of, raw
 from tests.vm.programs.move_scenarios.target import BLOCK, MIB, PAGE, Target
 
@@ -36,12 +35,9 @@ def huge_pages() -> dict[str, Any]:
 
 
 def huge_in(target: Target) -> int:
-    mappings = read_mappings(target.pid)
-    assert mappings is not None
-    huge = read_huge_pages(target.pid, mappings)
-    assert huge is not None
     end = target.start + target.length
-    return int(((huge.address >= target.start) & (huge.address < end)).sum())
+    huge = huge_pages_in(target.pid, [(target.start, end)])
+    return int(((huge >= target.start) & (huge < end)).sum())
 
 
 def split_all(target: Target) -> int:

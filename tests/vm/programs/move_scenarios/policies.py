@@ -21,7 +21,7 @@ import numpy as np
 from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.page_calls import query_nodes
 from hmd.migrate import Mover, MoverSettings
-from hmd.residency.memory_reader import KernelMemory
+from hmd.residency.memory_reader import MemoryReader
 from tests.vm.programs.move_scenarios.command_line import command
 from tests.vm.programs.move_scenarios.moves import mover, names, names_of_nodes, plan_of, raw
 from tests.vm.programs.move_scenarios.target import MIB, PAGE, Target, checked, libc
@@ -43,7 +43,7 @@ def bound() -> dict[str, Any]:
         cli = command("--pid", target.pid, "--to", 1, "--range", target.range)
         movable = [
             bool(piece.movable[row].all())
-            for piece in KernelMemory().pieces(target.process)
+            for piece in MemoryReader().pieces(target.process)
             if (row := (piece.start <= target.start) & (piece.end > target.start)).any()
         ]
         nodes = names_of_nodes(target)
