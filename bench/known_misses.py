@@ -33,8 +33,7 @@ from hmd.emulate.recordings.misses import MissStream
 from hmd.heat.view import PageView
 from hmd.learn.rows import MissValues
 from hmd.policy.plan import MachineView, Plan
-from hmd.simulate.machine import PROGRAM, SimulatedMachine
-from hmd.simulate.memory import FAST, SLOW
+from hmd.simulate.machine import FAST, PROGRAM, SLOW, SimulatedMachine
 from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import Simulated, SimulatedDaemon, SimulationSettings, run_daemon
 

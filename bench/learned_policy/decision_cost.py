@@ -26,7 +26,7 @@ from hmd.heat.view import PageView
 from hmd.linux.own_process import keep_freed_memory
 from hmd.policy import registry
 from hmd.policy.builtin.learned import Learned
-from hmd.policy.learned.features import feature_columns
+from hmd.policy.learned.network import feature_columns
 from hmd.policy.plan import MachineView, Plan, Policy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,9 +15,8 @@ Prints a table and writes build/learned.json. Each run is kept in build/learned/
 (``cg:1:8:learned``, ``cg:1:8``, ``cg``) are added to what is known of others.
 ``--ship FILE`` instead writes the network of all programs, which takes some 3 minutes of CPU, and
 one to two minutes per program for the recordings the first time. ``--preset`` runs another machine,
-with networks of the usual one; ``--without`` networks without some features. All cases take some
-50 minutes of CPU with one seed, most of them for what exact knowledge would bring, and 5 for each
-more.
+with networks of the usual one. All cases take some 50 minutes of CPU with one seed, most of them
+for what exact knowledge would bring, and 5 for each more.
 """
 
 from __future__ import annotations
@@ -61,17 +60,14 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of samples")
     parser.add_argument("--preset", default=PRESET, help="the machine to run on")
-    parser.add_argument("--without", default="", help="features not used, separated by commas")
     parser.add_argument("--output", type=Path, help="default: build/learned.json, by preset")
     parser.add_argument("--publish", action="store_true", help=f"also update {PUBLISHED.name}")
     parser.add_argument("--ship", type=Path, help="write the network of all programs to this file")
     args = parser.parse_args()
-    without = sorted(name for name in args.without.split(",") if name)
-    variant = "-".join(["without", *without] if without else []) or args.preset
-    usual = variant == PRESET
-    output = args.output or ROOT / "build" / f"learned{'' if usual else '-' + variant}.json"
+    usual = args.preset == PRESET
+    output = args.output or ROOT / "build" / f"learned{'' if usual else '-' + args.preset}.json"
     try:
-        networks = HeldOutNetworks(without, print_progress)
+        networks = HeldOutNetworks(print_progress)
         if args.ship is not None:
             args.ship.write_bytes(networks.network(None).read_bytes())
             return 0
@@ -81,7 +77,7 @@ def main() -> int:
         found = summary(cases)
         output.write_text(json.dumps(found, indent=1) + "\n")
         if args.publish:
-            publish(found, None if usual else variant)
+            publish(found, None if usual else args.preset)
     except HmdError as error:
         print(f"learned: {error}", file=sys.stderr)
         return int(error.exit_code)

@@ -52,7 +52,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         cases = [ComparisonCase.parse(f"{text}:{LEARNED}") for text in args.cases.split(",")]
-        networks = HeldOutNetworks((), print_progress)
+        networks = HeldOutNetworks(print_progress)
         outcomes = run_cases(
             cases,
             SUITE / "inputs",

@@ -12,7 +12,7 @@ CPU per program, a fit some 5 s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,6 @@ from bench.suite.ground_truth import recorded
 from hmd.emulate.preset import load
 from hmd.learn.rows import MissValues, RowRequest, TrainingRows, collect_rows
 from hmd.learn.training import fit_network, make_policy, weights_of
-from hmd.policy.learned.features import FEATURES
 from hmd.simulate.simulation import SimulationSettings
 
 FOLDER = ROOT / "build" / "learned"
@@ -50,15 +49,11 @@ RUNS: Final = (RowRun("benefit", "1:2"), RowRun("none", "1:8"), RowRun("benefit"
 
 
 class HeldOutNetworks:
-    """Rows of all programs on the machine ``PRESET``, and networks.
+    """Rows of all programs on the machine ``PRESET``, and networks."""
 
-    Networks take the features ``without`` as 0, for ablations.
-    """
-
-    def __init__(self, without: Sequence[str], say: Callable[[str], None]) -> None:
-        self._preset, self._without, self._say = load(PRESET), tuple(sorted(without)), say
-        self._folder = FOLDER / "-".join(("without", *self._without)) if without else FOLDER
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._preset, self._say = load(PRESET), say
+        FOLDER.mkdir(parents=True, exist_ok=True)
 
     def network(self, held_out: str | None) -> Path:
         """Return the file of the network that has not seen a program; None: it saw all."""
@@ -67,7 +62,6 @@ class HeldOutNetworks:
             self._say(f"fitting a network without {held_out}")
             seen = [name for name in PROGRAMS if name != held_out]
             rows = TrainingRows.joined([self.rows(name) for name in seen])
-            rows.features[:, [FEATURES.index(name) for name in self._without]] = 0
             train, test = split_rows(rows)
             fitted = fit_network(train, test, HIDDEN, EPOCHS, seed=1)
             about = f"{len(rows):,} rows of {len(seen)} programs of the suite"
@@ -76,7 +70,7 @@ class HeldOutNetworks:
 
     def path(self, held_out: str | None) -> Path:
         """Return the file of a network, which need not exist yet."""
-        return self._folder / f"network-{held_out or 'all'}.npz"
+        return FOLDER / f"network-{held_out or 'all'}.npz"
 
     def rows(self, name: str) -> TrainingRows:
         """Return a program's rows."""

@@ -64,7 +64,6 @@ from hmd.sample.periods import PRIME_PERIODS, PeriodControl
 from hmd.tick.allowance import AccessSums, tick_gain
 from hmd.tick.cpu_budget import CostMeter, CpuBudget
 from hmd.tick.stage_runner import StageTimer
-from hmd.tick.tick import HeldSamples
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUTPUT: Final = ROOT / "build/reaction.json"
@@ -169,10 +168,10 @@ class ReactionRun:
             settings.sweep_settings(config, self.topology), ModelledMemory(memory)
         )
         self.now_s = self.cpu_s = 0.0
-        self.held = HeldSamples(self.samples)
+        self.held: list[AccessBatch] = []
         self.ticks = modelled_ticks(
             memory,
-            self.held,
+            self.samples,
             self.heat,
             sweep,
             settings.policy(config),
@@ -241,7 +240,8 @@ class ReactionRun:
             waited_s += LOOK_S
             self.now_s += LOOK_S
             begun_s = time.thread_time()
-            batch = self.held.look()
+            batch = self.samples.read()
+            self.held.append(batch)
             node = self.heat.nodes_at(batch.process, batch.address)
             changed = allowance.watch.is_changed(AccessSums.of(batch, node, self.topology, LOOK_S))
             self.cpu_s += time.thread_time() - begun_s
@@ -263,6 +263,8 @@ class ReactionRun:
         limits = self.budget.limits()
         if self._short:
             limits = replace(limits, tick_s=waited_s)
+        self.ticks.inputs = replace(self.ticks.inputs, held=tuple(self.held))
+        self.held.clear()
         record = self.ticks.tick(now_s, limits, timer)
         timer.run(Stage.OBSERVE, lambda: self._observe(record), None)
         self._meter.exclude(self.memory.model_s - model_s)

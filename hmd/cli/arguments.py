@@ -236,10 +236,10 @@ def open_executor(address: str | None, workers: int) -> Generator[Executor]:
 
     UsageError where both are given.
     """
-    from hmd.simulate.executors import LocalExecutor, RayCluster
+    from hmd.simulate.executors import Executor, RayCluster
 
     if address is None:
-        yield LocalExecutor(workers)
+        yield Executor(workers)
         return
     if workers != 1:
         raise UsageError("--workers is for this machine alone: leave it out, or --ray")

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Comparison of a valid configuration with this machine, for ``hmd config check`` and the daemon.
 
-A configuration may be right and still not fit the machine it is checked on: a user of a directory
-service that is not reachable yet, memory that is not online yet, a sampler that the kernel lacks.
-``machine_warnings`` lists what the daemon starts with and logs, ``start_failures`` what would make
-``hmd run`` exit, and ``start_warnings`` what limits hmd on this machine. Costs a few reads, and
-opening a sampler where one is named.
+A configuration may be right and still not fit the machine it is checked on. ``machine_warnings``
+lists what the daemon starts with and logs, ``start_failures`` what would make ``hmd run`` exit, and
+``start_warnings`` what limits hmd on this machine.
 """
 
 from __future__ import annotations

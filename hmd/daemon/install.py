@@ -247,9 +247,8 @@ def service_files(command: Path, shipped: Path) -> list[Path]:
 def list_untrusted(paths: Iterable[Path]) -> list[str]:
     """Return what users other than root may write: of the paths, below them, and on the way.
 
-    Links are followed, those below the paths too, as are the folders that .pth files add to the
-    libraries (site, in Python's library). One line per file or folder, such as
-    ``/home/u/venv (uid 1000)``.
+    Links are followed, and the folders that .pth files add to the libraries (site, in Python's
+    library). One line per file or folder, such as ``/home/u/venv (uid 1000)``.
     """
     found: dict[Path, str] = {}
     waiting, walked = [Path(path) for path in paths], set[Path]()

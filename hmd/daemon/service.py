@@ -42,7 +42,7 @@ from hmd.daemon.supervisors import (
     PageCacheDemoter,
     SamplerSupervisor,
 )
-from hmd.daemon.systemd import Notifier, WakeupFd, status_line
+from hmd.daemon.systemd import Notifier, WakeupFd
 from hmd.linux.hotplug import NodeWatch
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, format_ids
 from hmd.linux.topology import Topology, read_topology
@@ -51,7 +51,7 @@ from hmd.metrics.heat_history import HeatHistory
 from hmd.metrics.history import HistoryRecorder
 from hmd.metrics.move_journal import MoveJournal
 from hmd.metrics.observer import Observer, ResidencyCounts, heat_pages, resident_pages
-from hmd.metrics.status import MAX_LISTED, ControlStatus, PinStatus, Stage, Status, TickWatch, Work
+from hmd.metrics.status import MAX_LISTED, ControlStatus, PinStatus, Stage, TickWatch, Work
 from hmd.metrics.tick_record import TickRecord
 from hmd.policy import registry
 from hmd.policy.admin import AdminState
@@ -138,14 +138,9 @@ class Service:
             self._memory_limiter = MemoryLimiter(log)
             self._empty_targets = EmptyTargets(log)
             self._publish_control()
-            self._endpoints = Endpoints(
-                queries(
-                    self._latest_status, self._ticks.health, self._heat_map, self._history, proc
-                ),
-                self._control.handlers,
-                self._latest_status,
-                self._ticks.health,
-            )
+            latest, health = lambda: self.observer.latest, self._ticks.health
+            answers = queries(latest, health, self._heat_map, self._history, proc)
+            self._endpoints = Endpoints(answers, self._control.handlers, latest, health)
             self._endpoints.open(config)
             undo.pop_all()
         self._runner.run(Stage.OBSERVE, self._warn, None)
@@ -178,10 +173,7 @@ class Service:
             self._log.info("stopping after %s: pages stay where they are", self._stopped_by)
 
     def tick(self, now_s: float) -> TickRecord:
-        """Run one tick with all that happens around it, in this order.
-
-        Each step is guarded: what it raises is logged, and the others go on.
-        """
+        """Run one tick with all that happens around it, in this order, each step guarded."""
         if self._reload:
             self._reload = False
             self.reload()
@@ -193,7 +185,14 @@ class Service:
         run(sample, self._follow_nodes, None)
         run(sample, lambda: self._replace_sampler(now_s), None)
         self.stages.meter.start(now_s, self._page_cache_demoter.cpu_s)
-        changed = run(sample, lambda: self._track_processes(now_s), False, Work.DISCOVERY)
+        # Requests that need not wait are served while processes are read.
+        track = partial(
+            self.stages.track_processes,
+            now_s,
+            lambda: self._serve_requests(PROMPT),
+            self._load_kernels,
+        )
+        changed = run(sample, track, False, Work.DISCOVERY)
         if changed:
             run(Stage.HEAT, lambda: self._adopt_processes(now_s), None)
         run(sample, lambda: self._explain_empty_targets(now_s, changed), None, Work.DISCOVERY)
@@ -277,8 +276,21 @@ class Service:
         return error is None
 
     def _status_line(self) -> str:
-        """Return what the daemon does, for the service manager."""
-        return status_line(self.stages, self.observer.latest)
+        """Return what the daemon follows and has moved, for the service manager."""
+        stages, admin, now = self.stages, self.stages.admin, self.observer.latest
+        states = {
+            "dry run": now.dry_run,
+            "paused": admin.paused,
+            f"node {format_ids(sorted(admin.drained))} drained": bool(admin.drained),
+            "last reload failed": not now.reload.successful,
+            "compiling kernels": now.compiling,
+        }
+        moved = (
+            f"{len(stages.tracked.processes)} processes of {len(stages.config.targets)} targets, "
+            f"sampler {stages.sampler.name}, {now.moves.promoted_bytes >> 20} MiB promoted, "
+            f"{now.moves.demoted_bytes >> 20} MiB demoted"
+        )
+        return ", ".join([moved, *(name for name, is_true in states.items() if is_true)])
 
     def _build_with_stored(self, config: Config, store: AdminStore, sysfs: Path) -> Stages:
         """Build the first stages, with the admin requests that were in force before."""
@@ -379,9 +391,6 @@ class Service:
             )
         )
 
-    def _latest_status(self) -> Status:
-        return self.observer.latest
-
     def _until_restart(self) -> list[str]:
         """Return what of the admin state ends with the daemon."""
         admin = self.stages.admin
@@ -416,12 +425,6 @@ class Service:
         opened = self._sampler_supervisor.open_another(self.stages, now_s)
         if opened is not None:
             self._rebuild(self._configured, opened)
-
-    def _track_processes(self, now_s: float) -> bool:
-        """Track the processes of targets; requests that need not wait are served meanwhile."""
-        return self.stages.track_processes(
-            now_s, lambda: self._serve_requests(PROMPT), self._load_kernels
-        )
 
     def _adopt_processes(self, now_s: float) -> None:
         """Log which processes targets have gained and lost, and drop the pins of exited ones."""

@@ -156,10 +156,7 @@ def cpu_limit(config: Config, topology: Topology) -> float:
 
 
 def sweep_settings(config: Config, topology: Topology) -> SweepSettings:
-    """Return how the sweep goes on; all memory of the machine may be shared.
-
-    The CPU budget sets what a step may take.
-    """
+    """Return how the sweep goes on; all memory of the machine may be shared."""
     units = sum(node.total_bytes for node in topology.nodes) // CHUNK_BYTES
     return SweepSettings(
         shared_units=max(SweepSettings().shared_units, units), move_shared=config.migrate.move_all

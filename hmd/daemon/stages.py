@@ -34,13 +34,14 @@ from hmd.policy.admin import AdminState
 from hmd.residency.kernel_totals import KernelTotals
 from hmd.residency.memory_reader import MemoryReader
 from hmd.residency.sweep import ResidencySweep
+from hmd.sample.access_batch import AccessBatch
 from hmd.sample.periods import PeriodControl
 from hmd.sample.sampler import Sampler
 from hmd.sample.selection import OpenedSampler, open_sampler
 from hmd.tick.allowance import AccessSums, TickGain, tick_gain
 from hmd.tick.cpu_budget import CostMeter, CpuBudget
 from hmd.tick.stage_runner import StageTimer
-from hmd.tick.tick import HeldSamples, Machine, TickInputs, TickState, Tracked, tick
+from hmd.tick.tick import Machine, TickInputs, TickState, Tracked, tick
 
 LOOK_S: Final = 2.0
 """Time between two looks at samples while ticks are long because nothing changes."""
@@ -49,27 +50,12 @@ MAX_SCAN_INTERVAL_S: Final = 60.0
 """Most time between two scans for processes, where scans cost more than their share."""
 
 
-class KernelNodeMemory:
-    """The memory of nodes as sysfs reports it, with the zones' own reserves.
-
-    ``cache_share`` of a node's reclaimable page cache counts as room.
-    """
-
-    def __init__(self, proc: Path, sysfs: Path, cache_share: float) -> None:
-        self._sysfs, self._reserves, self._cache_share = sysfs, Reserves(proc), cache_share
-
-    def __call__(self, topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
-        """Return the memory of each node of ``topology``, in its order."""
-        reserves = self._reserves.at(now_s)
-        return read_node_memory(topology, self._sysfs, reserves, self._cache_share)
-
-
 @dataclass(slots=True, kw_only=True)
 class Stages:
     """What the loop runs ticks with: their state and machine, the CPU budget, tracked processes.
 
-    Built by :func:`build`. ``opened`` is the sampler of ``machine``, with the reason for its
-    selection.
+    Built by :func:`build`. ``held`` are samples that were looked at before a tick. ``opened`` is
+    the sampler of ``machine``, with the reason for its selection.
     """
 
     config: Config
@@ -83,8 +69,8 @@ class Stages:
     totals: KernelTotals
     watcher: ProcessWatcher
     exits: ExitWatch
-    held: HeldSamples
     tracked: Tracked = field(default_factory=Tracked)
+    held: list[AccessBatch] = field(default_factory=list)
     proc: Path = PROC
     sysfs: Path = SYSFS
     _ticked_s: float = float("-inf")
@@ -115,6 +101,7 @@ class Stages:
             now_s=now_s,
             machine=self.machine,
             tracked=self.tracked,
+            held=tuple(self.held),
             pageout_s=self.config.decide.pageout,
             move_guests=self.config.migrate.move_guests,
         )
@@ -126,7 +113,9 @@ class Stages:
             limits = replace(limits, tick_s=min(limits.tick_s, now_s - self._ticked_s))
         self._ticked_s = self._looked_s = now_s
         self._cut_short = False
-        self.state, record = tick(self.state, self.inputs(now_s), limits, runner)
+        inputs = self.inputs(now_s)
+        self.held.clear()
+        self.state, record = tick(self.state, inputs, limits, runner)
         return record
 
     @property
@@ -140,7 +129,8 @@ class Stages:
         if allowance is None:
             return False
         elapsed_s, self._looked_s = now_s - self._looked_s, now_s
-        batch, heat = self.held.look(), self.state.heat
+        batch, heat = self.machine.sampler.read(), self.state.heat
+        self.held.append(batch)
         if not heat.processes:
             return False
         node = heat.nodes_at(batch.process, batch.address)
@@ -171,10 +161,9 @@ class Stages:
     ) -> bool:
         """Update the set of tracked processes; return whether it changed.
 
-        Exits are seen at once, new processes when a scan is due: scans take their share of the CPU
-        quota at most, as far as they are less than ``MAX_SCAN_INTERVAL_S`` apart. ``between`` is
-        called now and then while processes are read, and may change nothing here. ``may_follow`` is
-        asked before there are processes to follow: none is until it returns True.
+        Exits are seen at once, new processes when a scan is due. ``between`` is called now and then
+        while processes are read, and may change nothing here. ``may_follow`` is asked before there
+        are processes to follow: none is until it returns True.
         """
         gone = self.exits.exited()
         scan = not self._tracking or now_s - self._scanned_s >= self.rescan_s
@@ -218,7 +207,7 @@ class Stages:
         self.state.sweep.set_keep_patterns(kept)
         self.movable.set_kept(kept)
         self.sampler.track(processes)
-        self.held.discard()
+        self.held.clear()
 
     def take_effect(self) -> None:
         """Adapt what was taken over to the topology of these stages."""
@@ -240,11 +229,9 @@ def build(
 ) -> Stages:
     """Return the stages of a configuration, taking over from ``before`` what did not change.
 
-    ``opened`` is a sampler to use instead of that of ``before``, closed if this raises.
-
-    A ``machine.tiers`` that contradicts the nodes is fitted to them, since memory may come online
-    later; ``checks.machine_warnings`` reports it. Raises ``HmdError``; ``before`` is then as it
-    was.
+    ``opened`` is a sampler to use instead of that of ``before``, closed if this raises. A
+    ``machine.tiers`` that contradicts the nodes is fitted to them, since memory may come online
+    later. Raises ``HmdError``; ``before`` is then as it was.
     """
     with ExitStack() as undo:
         if opened is None:
@@ -263,14 +250,19 @@ def build(
         if before and before.config.targets == config.targets:
             # It knows children of exited parents, and which process had a pid before.
             watcher = before.watcher
-        held = HeldSamples(opened.sampler)
+        reserves = Reserves(proc)
+
+        def node_memory(topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
+            cache_share = config.migrate.page_cache
+            return read_node_memory(topology, sysfs, reserves.at(now_s), cache_share)
+
         stages = Stages(
             config=config,
             state=state,
             machine=Machine(
                 topology=topology,
-                sampler=held,
-                node_memory=KernelNodeMemory(proc, sysfs, config.migrate.page_cache),
+                sampler=opened.sampler,
+                node_memory=node_memory,
                 stat=partial(read_stat, proc=proc),
             ),
             opened=opened,
@@ -285,7 +277,6 @@ def build(
             totals=before.totals if before else KernelTotals(bindings, proc, sysfs),
             watcher=watcher,
             exits=ExitWatch(proc),
-            held=held,
             # Pins and limits apply to the processes that heat is of, until they are tracked anew.
             tracked=before.tracked if before and before.state.heat is state.heat else Tracked(),
             proc=proc,
@@ -321,18 +312,12 @@ def _state(
         heat = before.state.heat
     else:
         heat = HeatTable(settings.heat_settings(config), topology.latency_ns)
-    mover_settings, pageout_settings = (
-        settings.mover_settings(config),
-        settings.pageout_settings(config),
-    )
-    if old and old.mover.settings == mover_settings:
+    mover = Mover(settings.mover_settings(config), page_filter=movable, bindings=bindings)
+    if old and old.mover.settings == mover.settings:
         mover = old.mover
-    else:
-        mover = Mover(mover_settings, page_filter=movable, bindings=bindings)
-    if old and old.pageout.settings == pageout_settings:
+    pageout = Pageout(settings.pageout_settings(config), page_out=partial(page_out, proc=proc))
+    if old and old.pageout.settings == pageout.settings:
         pageout = old.pageout
-    else:
-        pageout = Pageout(pageout_settings, page_out=partial(page_out, proc=proc))
     policy = settings.policy(config)
     dry_policy = settings.policy(config) if settings.dry_targets(config) else None
     if old:
@@ -343,10 +328,5 @@ def _state(
     memory = MemoryReader(proc, bindings)
     sweep = ResidencySweep(settings.sweep_settings(config, topology), memory, wall=time.monotonic)
     return TickState(
-        heat=heat,
-        sweep=sweep,
-        policy=policy,
-        dry_policy=dry_policy,
-        mover=mover,
-        pageout=pageout,
+        heat=heat, sweep=sweep, policy=policy, dry_policy=dry_policy, mover=mover, pageout=pageout
     )

@@ -60,9 +60,8 @@ LOG_AGAIN_S: Final = 3600.0
 class SamplerSupervisor:
     """Opens another sampler where CPUs have changed, this one fails, or a better one works.
 
-    A sampler has a ring per CPU that was online when it was opened. One that fails tick after tick
-    may work when it is opened again. And with ``sampler: auto``, a better one may have been busy,
-    or memory or descriptors short, when the daemon started.
+    A sampler has a ring per CPU that was online when it was opened. With ``sampler: auto``, a
+    better one may have been busy, or memory or descriptors short, when the daemon started.
     """
 
     def __init__(self, log: logging.Logger, sysfs: Path) -> None:
@@ -113,7 +112,7 @@ class KernelLoader:
     """Loads kernels when there is something to count, and has what is missing compiled before.
 
     To compile in the loop would stop it for a minute and leave it with five times the memory: a
-    process of its own does so, at the lowest priority, and none is followed until it has ended.
+    process of its own does so, and none is followed until it has ended.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -228,7 +227,7 @@ class PageCacheDemoter:
     ) -> None:
         """Adapt to the configuration, the nodes and their free memory.
 
-        ``damon_in_use``: the sampler has DAMON.
+        ``damon_in_use``: by the sampler.
         """
         if wanted is None or topology.one_tier:
             self.close()
@@ -260,10 +259,7 @@ class PageCacheDemoter:
 
 
 class DrainSupervisor:
-    """Sends the drain worker what ticks leave of drained nodes, and reports how far drains are.
-
-    About 1 ns per page while a node is drained, else microseconds.
-    """
+    """Sends the drain worker what ticks leave of drained nodes, and reports how far drains are."""
 
     def __init__(self, log: logging.Logger, proc: Path, sysfs: Path) -> None:
         self._worker = DrainWorker(log, proc, sysfs)
@@ -336,8 +332,8 @@ class MemoryLimiter:
     """Keeps the daemon below the memory limit of its control group (``MemoryMax=``).
 
     Near the limit the coldest detail of heat goes before the kernel kills: it sets how many chunks
-    the heat table counts page by page. What else the daemon keeps follows the memory that is
-    tracked (80 bytes per 2 MiB) and is not given up. Costs 0.1 ms per tick in a group with a limit.
+    the heat table counts page by page. What else the daemon keeps (80 bytes per 2 MiB) is not given
+    up.
     """
 
     def __init__(self, log: logging.Logger, reader: MemoryLimitReader | None = None) -> None:

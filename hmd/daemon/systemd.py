@@ -2,8 +2,8 @@
 """Service notification: readiness, reloads, stops and the watchdog, for systemd.
 
 The protocol of sd_notify(3) is one datagram of ``NAME=value`` lines to the socket that
-NOTIFY_SOCKET names, and is declared stable. Without that variable every call does nothing. Errors
-of the socket are ignored: the daemon works without its service manager.
+NOTIFY_SOCKET names. Without that variable every call does nothing. Errors of the socket are
+ignored: the daemon works without its service manager.
 
 The wait for the next tick ends at a signal or an admin request (:class:`WakeupFd`).
 """
@@ -18,10 +18,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-
-from hmd.daemon.stages import Stages
-from hmd.linux.procfs import format_ids
-from hmd.metrics.status import Status
 
 
 class Notifier:
@@ -79,10 +75,7 @@ class Notifier:
 
 
 class WakeupFd:
-    """A pipe, open until ``close``, which ends the daemon's wait.
-
-    Signal handlers may write to it (signal.set_wakeup_fd), and select(2) can wait for it.
-    """
+    """A pipe that ends the daemon's wait; signal handlers may write to it."""
 
     def __init__(self) -> None:
         """Open the pipe."""
@@ -121,19 +114,3 @@ class WakeupFd:
         """Close the pipe."""
         os.close(self._read)
         os.close(self._write)
-
-
-def status_line(stages: Stages, now: Status) -> str:
-    """Return what the daemon follows, and what it has moved."""
-    admin = stages.admin
-    dry = ", dry run" if now.dry_run else ""
-    dry += ", paused" if admin.paused else ""
-    if admin.drained:
-        dry += f", node {format_ids(sorted(admin.drained))} drained"
-    dry += "" if now.reload.successful else ", last reload failed"
-    dry += ", compiling kernels" if now.compiling else ""
-    return (
-        f"{len(stages.tracked.processes)} processes of {len(stages.config.targets)} targets, "
-        f"sampler {stages.sampler.name}, {now.moves.promoted_bytes >> 20} MiB promoted, "
-        f"{now.moves.demoted_bytes >> 20} MiB demoted{dry}"
-    )

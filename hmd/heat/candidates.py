@@ -4,18 +4,14 @@
 A plan moves few pages: the hottest of the slower tiers and the coldest of the faster ones. Rows are
 ordered by the heat with which they compete (:mod:`hmd.policy.planning`): those that may be demoted
 by the upper bound of what their samples allow, those that may be promoted by the lower bound. Per
-tier and direction as many rows are taken as a policy can afford, by a histogram with 8 bins per
-octave; a cursor that goes round the table adds others in turn, for policies that order pages by
-something else. All movable pages that are not shown are given as totals. Costs about 1 ns per row
-of the table for the bins, 3 ns for the histograms, and 30 ns per row that is shown.
-
-A bin is the exponent of a float of single precision (IEEE 754) and the first 3 bits of its
-mantissa.
+tier and direction as many rows are taken as a policy can afford; a cursor that goes round the table
+adds others in turn, for policies that order pages by something else. All movable pages that are not
+shown are given as totals. Costs about 1 ns per row of the table for the bins (the exponent of a
+rate and the first 3 bits of its mantissa), 3 ns for their histograms, and 30 ns per row shown.
 
 Pages must leave drained nodes, nodes of other pins, and memory that is paged out: the hottest or
 the longest idle of them where there are more than one plan takes. So a plan of any table is made in
-pieces, tick by tick, with memory for its own rows only. Costs about 1 ns per row of the table while
-no page must leave, else 4 ns.
+pieces, tick by tick, with memory for its own rows only. Costs about 4 ns per row of the table.
 """
 
 from __future__ import annotations
@@ -44,17 +40,13 @@ from hmd.heat.chunks import NEW, ChunkColumns, TableRates, huge_page_idle, is_mi
 from hmd.heat.rates import ANSCOMBE
 from hmd.heat.settings import ABSENT, CHUNK_PAGES
 
+#: Number of bins of heat that is not negative.
 BINS: Final = 2048
-"""Number of bins of heat that is not negative."""
 # The other bits of a float's mantissa, which has 23.
 _BIN_SHIFT: Final = np.int32(20)
 
 CONFIDENCE: Final = 1.25
-"""Standard deviations at which rows are compared: more than the policies' defaults.
-
-With a larger ``confidence`` a policy orders the rows that it is shown by wider bounds than those
-by which they were selected.
-"""
+"""Standard deviations at which rows are compared: more than the policies' defaults."""
 # In single precision, as rates are kept; a standard deviation is half of the transform.
 _BOUND: Final = np.float32(CONFIDENCE / 2)
 _ANSCOMBE: Final = np.float32(ANSCOMBE)
@@ -79,7 +71,8 @@ class RowBins(NamedTuple):
     """Bins of pages, shape ``(slots, 512)``, and of chunks that are one row, ``(chunks,)``.
 
     ``demotion`` is the bin at the upper bound, 0 of a row without samples: it is demoted first.
-    ``promotion`` is that at the lower bound, -1 of a row with too few samples to be promoted.
+    ``promotion`` is that at the lower bound, -1 of a row with too few samples. Undefined of absent
+    pages and free slots.
     """
 
     page_demotion: Int16Plane
@@ -89,7 +82,7 @@ class RowBins(NamedTuple):
 
 
 class UnshownTotals(NamedTuple):
-    """Totals of the movable pages that a view does not show; shape ``(processes, nodes)``.
+    """Movable pages that a view does not show; shape ``(processes, nodes)``.
 
     ``accesses`` per second, with priorities, and base ``pages``.
     """
@@ -99,7 +92,7 @@ class UnshownTotals(NamedTuple):
 
 
 class TierCodes(NamedTuple):
-    """Which pages may move: those of processes not ``pinned``, of a code that has a tier.
+    """Pages may move of processes not ``pinned``, with a code that has a tier.
 
     ``tier_of_code`` is as of :func:`hmd.heat.view.tier_of_code`.
     """
@@ -140,10 +133,7 @@ def heat_bin(heat: np.float32) -> int:
 
 @kernel
 def fill_bins(rate: Float32s, samples: Float32s, demotion: Int16s, promotion: Int16s) -> None:
-    """Fill the bins of rows, from rates and effective samples; all columns have shape ``(n,)``.
-
-    The loop has no branch, so that it works on several rows at a time.
-    """
+    """Fill the bins of rows, from rates and effective samples; all shaped ``(n,)``, no branches."""
     for row in range(len(rate)):
         n = max(samples[row], _NO_SAMPLES)
         root = np.sqrt(n + _ANSCOMBE)
@@ -151,20 +141,6 @@ def fill_bins(rate: Float32s, samples: Float32s, demotion: Int16s, promotion: In
         each = rate[row] / n
         demotion[row] = heat_bin(each * above * above) if samples[row] > 0.0 else 0
         promotion[row] = heat_bin(each * below * below) if samples[row] >= _MIN_SAMPLES else -1
-
-
-def bins_of(rates: TableRates) -> RowBins:
-    """Return the bins of all rows; those of absent pages and free slots are undefined."""
-    shapes = [rates.page_rate.shape] * 2 + [rates.chunk_rate.shape] * 2
-    bins = RowBins(*(np.empty(shape, np.int16) for shape in shapes))
-    fill_bins(
-        rates.page_rate.reshape(-1),
-        rates.page_samples.reshape(-1),
-        bins.page_demotion.reshape(-1),
-        bins.page_promotion.reshape(-1),
-    )
-    fill_bins(rates.chunk_rate, rates.chunk_samples, bins.chunk_demotion, bins.chunk_promotion)
-    return bins
 
 
 @inline
@@ -178,10 +154,7 @@ def _add(process_node: tuple[int, int], pages: int, accesses: float, to: Unshown
 def _are_alike(
     begin: int, end: int, process: np.int32, code: np.int8, columns: ChunkColumns
 ) -> bool:
-    """Return whether these chunks are coarse, of one process, and resident on one node.
-
-    ``code`` is that of the node. Without branches, so that it vectorises.
-    """
+    """Return whether these chunks are coarse, of one process, and resident on one node."""
     slot, resident = columns.page_slot[begin:end], columns.resident[begin:end]
     minority, codes = columns.minority_pages[begin:end], columns.chunk_node[begin:end]
     processes, other = columns.process[begin:end], np.int32(0)
@@ -193,10 +166,7 @@ def _are_alike(
 
 @inline
 def _alike_end(begin: int, chunks: int, columns: ChunkColumns) -> int:
-    """Return the end of the chunks from ``begin`` on that are alike; ``begin`` if there are none.
-
-    Alike are coarse chunks of one process that are resident on one node.
-    """
+    """Return the end of the chunks from ``begin`` that are alike, ``begin`` if none are."""
     process, code = columns.process[begin], columns.chunk_node[begin]
     end = begin
     while end + _RUN <= chunks and _are_alike(end, end + _RUN, process, code, columns):
@@ -359,8 +329,7 @@ def _count_pages(
     """Count the pages of a page slot: a pass per code that occurs, without branches.
 
     ``lanes`` has histograms of the rows that may be demoted from each tier, then of those that may
-    be promoted. Returns the bins of the hottest that may be promoted and of the coldest that may be
-    demoted.
+    be promoted. Returns the highest bin of the latter and the lowest of the former.
     """
     node, tiers = columns.node[slot], len(lanes) // 2
     highest, lowest, left = -1, BINS, 0
@@ -454,11 +423,7 @@ def _find_limits(histograms: CandidateHistograms, max_rows: int) -> _Limits:
 
 @inline
 def _retreat(tier: int, way: int, limits: _Limits) -> None:
-    """Draw a limit back to the bin before it, all of which is shown.
-
-    A limit bin often holds very many rows with equally few samples. Once its quota is used, the
-    rest is skipped.
-    """
+    """Draw a limit whose quota is used back to the bin before it: others of its bin are skipped."""
     limits.bin[tier, way] += 1 if way else -1
     limits.left[tier, way] = _ALL
     limits.retreats[0] += 1
@@ -466,10 +431,7 @@ def _retreat(tier: int, way: int, limits: _Limits) -> None:
 
 @inline
 def _farthest(limits: _Limits) -> tuple[int, int]:
-    """Return the lowest bin of any tier that is promoted, and the highest that is demoted.
-
-    Nothing is promoted from the fastest tier, nothing demoted from the slowest.
-    """
+    """Return the lowest bin of any tier that is promoted, and the highest that is demoted."""
     lowest_up, highest_down = BINS, -1
     for tier in range(len(limits.bin) - 1):
         lowest_up = min(lowest_up, int(limits.bin[tier + 1, 1]))
@@ -499,23 +461,10 @@ def _reach(tier_of_code: Int8s, limits: _Limits) -> _Reach:
 
 
 @inline
-def _reach_all(tier_of_code: Int8s) -> _Reach:
-    """Return the reach that has all rows which may move."""
-    demotion, promotion = np.full(256, -1, np.int16), np.full(256, BINS, np.int16)
-    for code in range(256):
-        if tier_of_code[code] >= 0:
-            demotion[code] = BINS
-    return _Reach(demotion, promotion)
-
-
-@inline
 def _pages_within(
     node: Int8s, demotion: Int16s, promotion: Int16s, reach: _Reach, into: Int16s
 ) -> int:
-    """Fill ``into`` with the pages of a chunk that are within reach; return how many.
-
-    Without branches: which pages are is as good as random.
-    """
+    """Fill ``into`` with the pages of a chunk within reach, without branches; return how many."""
     count = 0
     for i in range(CHUNK_PAGES):
         into[count] = i
@@ -535,11 +484,7 @@ def select_candidates(
     histograms: CandidateHistograms,
     selection: Selection,
 ) -> int:
-    """Fill ``selection`` with as many rows as it has room for; return how many.
-
-    ``histograms`` are those of :func:`count_candidates`. Rows that are shown are taken out of the
-    totals.
-    """
+    """Fill ``selection``, and take its rows out of the totals; return how many rows there are."""
     huge, node = columns.huge, columns.node
     storage_index, (accesses, unshown_pages), cursor = selection
     in_turn_left = len(storage_index) // _CURSOR_SHARE
@@ -550,7 +495,9 @@ def select_candidates(
     # Columns of their own, and no calls per row: a call with a bundle costs as much as ten rows.
     highest, lowest = histograms.highest, histograms.lowest
     bound, left = limits.bin, limits.left
-    near, every = _reach(tier_of_code, limits), _reach_all(tier_of_code)
+    near, every = _reach(tier_of_code, limits), _reach(tier_of_code, limits)
+    for code in range(256):
+        every.demotion[code] = BINS if tier_of_code[code] >= 0 else -1
     pages = np.empty(CHUNK_PAGES, np.int16)
     first_chunk, end = len(columns.owner) * CHUNK_PAGES, 0
     start, reached = cursor[0] if cursor[0] < chunks else 0, 0
@@ -622,11 +569,17 @@ def select_candidates(
 def select_rows(
     chunks: int, columns: ChunkColumns, rates: TableRates, tiers: TierCodes, selection: Selection
 ) -> npt.NDArray[np.int64]:
-    """Fill ``selection``; return the storage indexes of the rows that are shown.
-
-    Pages that cannot move are neither shown nor in the totals.
-    """
-    count, bins = max(int(tiers.tier_of_code.max()) + 1, 1), bins_of(rates)
+    """Fill ``selection``; return the storage indexes of the rows that are shown."""
+    shapes = [rates.page_rate.shape] * 2 + [rates.chunk_rate.shape] * 2
+    bins = RowBins(*(np.empty(shape, np.int16) for shape in shapes))
+    fill_bins(
+        rates.page_rate.reshape(-1),
+        rates.page_samples.reshape(-1),
+        bins.page_demotion.reshape(-1),
+        bins.page_promotion.reshape(-1),
+    )
+    fill_bins(rates.chunk_rate, rates.chunk_samples, bins.chunk_demotion, bins.chunk_promotion)
+    count = max(int(tiers.tier_of_code.max()) + 1, 1)
     histograms = CandidateHistograms(
         np.zeros((count, BINS), np.int64),
         np.zeros((count, BINS), np.int64),
@@ -641,12 +594,6 @@ def select_rows(
 _AGE: Final = np.uint8(NEW - 1)
 
 
-class EvacuationCodes(NamedTuple):
-    """Whether pages of a process leave, by the byte of their code: 1 or 0, ``(processes, 256)``."""
-
-    leaves: Int8Plane
-
-
 class Cut(NamedTuple):
     """Which rows are taken: those of bins above ``lowest_bin``, and ``left`` of that bin.
 
@@ -659,29 +606,10 @@ class Cut(NamedTuple):
 
 
 @kernel
-def count_evacuated(chunks: int, columns: ChunkColumns, codes: EvacuationCodes) -> int:
-    """Return the number of rows that must leave."""
-    count, leaves = 0, codes.leaves
-    for chunk in range(chunks):
-        slot, p = columns.page_slot[chunk], columns.process[chunk]
-        if columns.resident[chunk] == 0:
-            continue
-        if slot < 0:
-            if not is_mixed(columns.minority_pages[chunk], columns.resident[chunk]):
-                count += leaves[p, int(columns.chunk_node[chunk]) & 255]
-        elif columns.huge[chunk]:
-            count += leaves[p, int(columns.node[slot, 0]) & 255]
-        else:
-            for i in range(CHUNK_PAGES):
-                count += leaves[p, int(columns.node[slot, i]) & 255]
-    return count
-
-
-@kernel
 def visit_evacuated(
     chunks: int,
     columns: ChunkColumns,
-    codes: EvacuationCodes,
+    leaves: Int8Plane,
     rates: TableRates,
     by_idle: bool,
     cut: Cut,
@@ -689,10 +617,10 @@ def visit_evacuated(
 ) -> int:
     """Fill ``storage_index`` with the rows that are taken, or count them by bin if it is empty.
 
-    Rows are sorted into bins by their rate, or ``by_idle`` by the ticks since their last sample.
-    Returns how many were taken.
+    ``leaves`` has 1 for codes of pages that leave, by process and byte. Rows are sorted into bins
+    by their rate, or ``by_idle`` by the ticks since their last sample. Returns how many were taken.
     """
-    end, leaves, first_chunk = 0, codes.leaves, len(columns.owner) * CHUNK_PAGES
+    end, first_chunk = 0, len(columns.owner) * CHUNK_PAGES
     counts, lowest_bin, left = len(storage_index) == 0, cut.lowest_bin[0], cut.left[0]
     for chunk in range(chunks):
         slot, p = columns.page_slot[chunk], columns.process[chunk]
@@ -723,27 +651,21 @@ def visit_evacuated(
     return end
 
 
-def evacuation_codes(leaves: npt.NDArray[np.bool_]) -> EvacuationCodes:
-    """Return the codes of pages that leave their node; ``leaves`` is ``(processes, nodes)``.
-
-    Unmovable pages have other codes.
-    """
-    found = np.zeros((len(leaves), 256), np.int8)
-    found[:, : leaves.shape[1]] = leaves
-    return EvacuationCodes(found)
-
-
 def rows_to_evacuate(
     chunks: int,
     columns: ChunkColumns,
-    codes: EvacuationCodes,
+    leaves: npt.NDArray[np.bool_],
     rates: TableRates | None,
     max_rows: int,
 ) -> npt.NDArray[np.int64]:
-    """Return the storage indexes of at most ``max_rows`` rows that must leave.
+    """Return the storage indexes of at most ``max_rows`` rows that must leave their node.
 
-    The hottest by ``rates``, to an eighth of an octave; the longest idle without rates.
+    ``leaves``, shape ``(processes, nodes)``, marks these nodes. The rows are the hottest by
+    ``rates``, to an eighth of an octave, or the longest idle without rates.
     """
+    # By the byte of a page's code; those of unmovable pages are other ones than nodes.
+    codes = np.zeros((len(leaves), 256), np.int8)
+    codes[:, : leaves.shape[1]] = leaves
     by_idle = rates is None
     if rates is None:
         pages, coarse = np.empty((0, CHUNK_PAGES), np.float32), np.empty(0, np.float32)

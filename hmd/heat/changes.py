@@ -111,8 +111,7 @@ def _retention(
 class _Pages(NamedTuple):
     """Working columns of one chunk's pages: samples that a window counted, and what is expected.
 
-    ``exposed`` is the exposure of the history, in samples; ``deviation2`` the squared deviation, 0
-    of pages without history.
+    ``exposed`` is the history's exposure, in samples; ``deviation2`` is 0 of pages without history.
     """
 
     counted: Float64s
@@ -130,10 +129,7 @@ def _compare(
     samples_per_weight: float,
     into: _Pages,
 ) -> None:
-    """Fill ``into`` of a chunk's pages; without branches, so that it takes several at a time.
-
-    ``samples_per_step`` is what a step of ``exposure`` stands for, ``window`` is in samples.
-    """
+    """Fill ``into`` of a chunk's pages, without branches; ``window`` is in samples."""
     heat, recent, exposure = columns.heat, columns.recent, columns.exposure
     for i in range(CHUNK_PAGES):
         past = samples_per_step * exposure[slot, i]
@@ -154,8 +150,7 @@ def compute_retention(
 ) -> None:
     """Fill ``retention`` of the pages of chunks with page slots: 1 where no window contradicts.
 
-    ``change_threshold`` is as in :class:`hmd.heat.settings.HeatSettings`. Coarse chunks have
-    :mod:`hmd.heat.windows`.
+    Coarse chunks have :mod:`hmd.heat.windows`.
     """
     counted = np.zeros(CHUNK_BLOCKS, np.float64)
     expected = np.zeros(CHUNK_BLOCKS, np.float64)
@@ -302,10 +297,7 @@ class _Before:
 
 
 class ChangePoints:
-    """Detects changes of whole processes; columns have shape ``(processes,)``.
-
-    ``spreads`` are those that the priors of rates begin with.
-    """
+    """Detects changes of processes; ``spreads`` are those that priors of rates begin with."""
 
     def __init__(self) -> None:
         self._before: _Before | None = None
@@ -384,10 +376,7 @@ class ChangePoints:
 
 
 def has_changed(sums: Values) -> npt.NDArray[np.bool_]:
-    """Return which processes' samples were likelier if all pages were alike, beyond chance.
-
-    ``sums`` are those of :func:`score_samples`.
-    """
+    """Return which processes' samples were likelier if all pages were alike, beyond chance."""
     weight = np.maximum(sums[:, 0], _MIN_WEIGHT)
     mean = sums[:, 1] / weight
     squares = sums[:, 4] - 2.0 * mean * sums[:, 3] + mean * mean * sums[:, 2]

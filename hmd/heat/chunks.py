@@ -175,8 +175,7 @@ class ChunkIndex(NamedTuple):
     """A hash index from chunks to their rows: open addressing, linear probing.
 
     ``entries`` has a key and a row of :class:`ChunkColumns` in turn, so that a look-up needs one
-    line of the cache. Keys are numbers of process slot and chunk, below 0 where free. The number of
-    keys is a power of two.
+    line of the cache. Keys are below 0 where free; their number is a power of two.
     """
 
     entries: Int64s
@@ -202,8 +201,8 @@ class ChunkCounts(NamedTuple):
 class HistoryColumns(NamedTuple):
     """What each process's samples add up to; shape ``(processes,)``.
 
-    ``history_weight`` is the cooled weight of all samples before the open window, ``window_weight``
-    the weight of the samples in it, ``effective_sample_weight`` the weight of one sample.
+    The cooled weight of all samples before the open window, that of the samples in it, and that of
+    one sample.
     """
 
     history_weight: Float64s
@@ -322,10 +321,7 @@ def find_nodes(
     columns: ChunkColumns,
     found: Int16s,
 ) -> None:
-    """Set ``found`` to the node of each address's page, -1 where it is not known.
-
-    Pages of a coarse chunk are taken to lie where most of them do.
-    """
+    """Set ``found`` to the node of each address's page, -1 where it is not known."""
     chunk, last = np.int64(-1), np.int64(-1)
     for i in range(len(address)):
         key = chunk_key(process[i], address[i])
@@ -348,10 +344,7 @@ def find_storage(
     columns: ChunkColumns,
     found: Int64s,
 ) -> None:
-    """Set ``found`` to the storage index of each address of a process, -1 where none is known.
-
-    :mod:`hmd.heat.view` explains storage indexes.
-    """
+    """Set ``found`` to the storage index of each address, -1 where none is known."""
     first_chunk = len(columns.owner) * CHUNK_PAGES
     for i in range(len(address)):
         found[i] = -1
@@ -382,8 +375,8 @@ def _add(code: int, pages: int, process: int, movable: Int64Plane, fixed: Int64P
 def count_nodes(chunks: int, columns: ChunkColumns, movable: Int64Plane, fixed: Int64Plane) -> None:
     """Add each process's pages on each node to ``movable`` or, those that must stay, to ``fixed``.
 
-    Results have shape ``(processes, nodes)``. All pages of a coarse chunk count on the node of most
-    of them.
+    Results have shape ``(processes, nodes)``. A coarse chunk counts on the node of most of its
+    pages.
     """
     process, node = columns.process, columns.node
     # Neighbours mostly lie on one node: their pages are added up before they are stored.
@@ -503,10 +496,7 @@ def count_demand(
 
 
 class Chunks:
-    """The chunks of all processes: ``columns`` up to row ``used``, and their ``index``.
-
-    At most ``max_page_slots`` of them have a page slot.
-    """
+    """The chunks of all processes: ``columns`` up to row ``used``, and their ``index``."""
 
     def __init__(self, max_page_slots: int) -> None:
         self._max_slots = max(max_page_slots, 1)
@@ -605,10 +595,7 @@ class Chunks:
         counts[2] += len(some)
 
     def assign_page_slots(self, rows: Rows, tick: int = 0) -> None:
-        """Give free page slots, of which there must be enough, to coarse chunks.
-
-        Each page is taken to be as its chunk. Chunks whose pages may differ are to be swept.
-        """
+        """Give free page slots to coarse chunks; those whose pages may differ are to be swept."""
         columns, counts = self.columns, self.state.counts
         counts[1] -= len(rows)
         slots = self.state.free[counts[1] : counts[1] + len(rows)][::-1].copy()

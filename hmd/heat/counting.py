@@ -88,10 +88,9 @@ class SampleWeights(NamedTuple):
 class SampleSums(NamedTuple):
     """What a batch adds up to.
 
-    ``ignored`` is the number of samples ignored so far, shape ``(1,)``.
-    ``weights`` has a row per process: samples, sum of their weights, sum of the squares, and sum of
-    the weights without bound.
-    ``waits`` has a row per node: loads that waited for it, and the sum of their latencies in ns.
+    ``ignored``, shape ``(1,)``, counts ignored samples. ``weights`` has a row per process: samples,
+    sum of their weights, of the squares, and of the weights without bound. ``waits`` has a row per
+    node: loads that waited for it, and the sum of their latencies in ns.
     """
 
     ignored: Int64s
@@ -195,11 +194,11 @@ def count_samples(
 ) -> int:
     """Count samples from row ``begin`` on; returns the row that found no free chunk, or the end.
 
-    ``samples`` are a batch's process, address, kind, period and latency in ns. A sample of no
-    tracked process or no user address is ignored. A chunk that is not in the table is added, with
-    no history, while ``columns`` has capacity, and with a page slot while one is free. A chunk with
-    samples of a page that was absent is marked as never swept, and a sampled page is no longer
-    idle. A coarse chunk requests a page slot when its samples show that its pages differ.
+    ``samples`` are a batch's process, address, kind, period and latency in ns. Those of no tracked
+    process or no user address are ignored. A chunk that is not in the table is added, while
+    ``columns`` has capacity, and with a page slot while one is free. A chunk with samples of a page
+    that was absent is marked as never swept, and a sampled page is no longer idle. A coarse chunk
+    requests a page slot when its samples show that its pages differ.
     """
     process, address, kind, period, latency_ns = samples
     entries, (counts, free, requests) = index.entries, state
@@ -279,10 +278,7 @@ def count_samples(
 
 @inline
 def run_end(number: Int32s, begin: int, limit: int) -> int:
-    """Return the end of the rows of one number from ``begin`` on, at most ``limit``.
-
-    ``number`` has that of each row's process or block, ``limit`` at most its length.
-    """
+    """Return the end of the rows of one number (a process) from ``begin`` on, at most ``limit``."""
     end = begin + 1
     while end < limit and number[end] == number[begin]:
         end += 1

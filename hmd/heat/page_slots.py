@@ -65,14 +65,12 @@ def value_slots(columns: ChunkColumns, history: HistoryColumns, value: Float32s)
 def value_requests(
     chunks: npt.NDArray[np.integer], columns: ChunkColumns, history: HistoryColumns
 ) -> npt.NDArray[np.float64]:
-    """Return what a slot would be worth to coarse chunks, in samples, shape ``(k,)``.
-
-    Samples that hit few of a chunk's parts are taken to be of one hot page in each.
-    """
+    """Return what a slot would be worth to coarse chunks, in samples, shape ``(k,)``."""
     unit = history.effective_sample_weight[columns.process[chunks]]
     weight = (columns.heat_sum[chunks] + columns.recent_sum[chunks]).astype(np.float64)
     samples = np.zeros(len(chunks), np.float64)
     np.divide(weight, unit, out=samples, where=unit > 0)
+    # Samples that hit few of a chunk's parts are taken to be of one hot page in each.
     value: npt.NDArray[np.float64] = samples * (
         1.0 / np.maximum(columns.last_probe_hits[chunks], 1) - 1.0 / PROBE_PARTS
     )
@@ -82,21 +80,14 @@ def value_requests(
 
 
 def assign_page_slots(chunks: Chunks, history: HistoryColumns, tick: int) -> int:
-    """Give slots to chunks that request one and gain most by it; return how many others lost one.
-
-    Free slots go to sampled chunks that request none.
-    """
+    """Give slots to chunks that gain most by one; return how many others lost one."""
     lost = _answer_requests(chunks, history, tick)
     _assign_free(chunks, tick)
     return lost
 
 
 def _assign_free(chunks: Chunks, tick: int) -> None:
-    """Give free slots to sampled coarse chunks, the most sampled first.
-
-    Slots are free where the memory of their owners was unmapped. A chunk whose samples do not show
-    that its pages differ requests none, but a slot that is free is of no use to any other.
-    """
+    """Give free slots, whose owners' memory was unmapped, to the most sampled coarse chunks."""
     free = min(int(chunks.state.counts[1]), _MAX_ASSIGNED)
     used, columns = chunks.used, chunks.columns
     if not free or chunks.used_page_slots == used:
@@ -134,10 +125,7 @@ def _answer_requests(chunks: Chunks, history: HistoryColumns, tick: int) -> int:
 
 
 def drop_page_slots(chunks: Chunks, history: HistoryColumns, limit: int) -> int:
-    """Take slots from the chunks to which they are worth least, until ``limit`` own one.
-
-    Returns how many lost theirs.
-    """
+    """Take the slots of least worth, until ``limit`` are owned; return how many."""
     count = chunks.used_page_slots - limit
     if count <= 0:
         return 0

@@ -51,7 +51,7 @@ class PageState:
     def in_place(self, pages: PageView) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Return the stored values themselves, and where among them each row of a view is.
 
-        Values that are written there are stored; the array is valid until the next call.
+        What is written there is stored; the array is valid until the next call.
         """
         self._update(pages)
         return self._values, pages.storage_index

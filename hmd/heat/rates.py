@@ -78,8 +78,8 @@ class Priors(NamedTuple):
     """The mean rate of each process, in samples per exposure, and spreads; ``(processes,)``.
 
     Of ``chunks`` around that mean, of ``blocks`` around their chunk, of ``pages`` around their
-    block. ``block_weight`` and ``page_weight`` are the evidence behind each spread in squared
-    samples, including what was carried over a change.
+    block. Weights are the evidence behind spreads in squared samples, with what was carried over a
+    change.
     """
 
     mean: Float64s
@@ -91,10 +91,7 @@ class Priors(NamedTuple):
 
 
 class InitialSpreads(NamedTuple):
-    """Spreads of blocks and of pages before samples show them, and the evidence behind each.
-
-    Shape ``(processes,)``.
-    """
+    """Spreads before samples show them, and the evidence behind each; shape ``(processes,)``."""
 
     blocks: Float64s
     pages: Float64s
@@ -109,10 +106,7 @@ class InitialSpreads(NamedTuple):
 
 
 class PageSpreads(NamedTuple):
-    """The excess and scale of the pages of each page slot, as in :class:`PriorSums`; ``(slots,)``.
-
-    ``excess`` is less what chance brings.
-    """
+    """Excess, less what chance brings, and scale of the pages of each page slot; ``(slots,)``."""
 
     excess: Float64s
     scale: Float64s
@@ -200,10 +194,7 @@ def _count(
 
 @inline
 def _mean_of_blocks(found: _Estimates) -> float:
-    """Return the mean rate of a chunk's blocks.
-
-    Each counts alike: a block whose history was dropped, as it has changed, has little exposure.
-    """
+    """Return the mean rate of a chunk's blocks, which count alike whatever their exposure."""
     total, count = 0.0, 0
     for block in range(CHUNK_BLOCKS):
         if found.block_exposed[block] > 0.0:
@@ -262,10 +253,7 @@ def _block_excess(found: _Estimates) -> tuple[float, float]:
 def _shrink_pages(
     intensity: float, spread: float, found: _Estimates, rate: Float32s, samples: Float32s
 ) -> None:
-    """Fill the rates and effective samples of a chunk's pages, shrunk toward their blocks.
-
-    ``intensity`` is that of the process, ``spread`` that of the pages within their blocks.
-    """
+    """Fill the rates and effective samples of a chunk's pages, shrunk toward their blocks."""
     counted, exposed = found.samples, found.exposed
     prior_samples = 1.0 / spread
     for block in range(CHUNK_BLOCKS):
@@ -288,10 +276,7 @@ def sum_up(
     sums: PriorSums,
     spreads: PageSpreads,
 ) -> None:
-    """Add up all chunks with page slots by process, and fill the spreads of the pages of each.
-
-    ``retention`` is that of :mod:`hmd.heat.changes`.
-    """
+    """Add up all chunks with page slots by process, and fill the spreads of the pages of each."""
     found = _working()
     for slot in range(len(columns.owner)):
         chunk = int(columns.owner[slot])
@@ -332,8 +317,7 @@ def estimate(
 
     ``intensity`` is the rate of each process, in accesses per second; ``retention`` and ``spreads``
     are those of :func:`sum_up`. The spread of pages within blocks is the chunk's own as far as its
-    samples show it. Coarse chunks have :func:`hmd.heat.windows.estimate_coarse`, which goes
-    first.
+    samples show it. :func:`hmd.heat.windows.estimate_coarse` goes first.
     """
     found = _working()
     for slot in range(len(columns.owner)):

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.numba_kernels import Bools, Int8Plane, Int16s, Int32s, Uint8s, Uint64s
 from hmd.base.units import PAGE_BYTES
 from hmd.heat.chunks import NEW, Chunks
 from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, MOVE_WEAR
@@ -20,9 +21,7 @@ from hmd.linux.procfs import ProcessId
 Rows = npt.NDArray[np.intp]
 
 
-def record_page_nodes(
-    chunks: Chunks, chunk: npt.NDArray[np.int32], node: npt.NDArray[np.int8]
-) -> int:
+def record_page_nodes(chunks: Chunks, chunk: Int32s, node: Int8Plane) -> int:
     """Record the nodes of chunks with page slots; return how many pages differ from the record."""
     columns = chunks.columns
     slots = columns.page_slot[chunk]
@@ -36,13 +35,8 @@ def record_page_nodes(
     return changed
 
 
-def record_coarse_nodes(
-    chunks: Chunks, chunk: npt.NDArray[np.int32], node: npt.NDArray[np.int8]
-) -> int:
-    """Record the nodes of coarse chunks; those with pages on several nodes request page slots.
-
-    Returns how many pages differ from the record, as far as it shows that.
-    """
+def record_coarse_nodes(chunks: Chunks, chunk: Int32s, node: Int8Plane) -> int:
+    """Record the nodes of coarse chunks, mixed ones request slots; return how many pages differ."""
     columns = chunks.columns
     code, resident = columns.chunk_node[chunk], columns.resident[chunk].astype(np.int64)
     chunks.record_nodes(chunk, node)
@@ -59,27 +53,22 @@ class PlanColumns(Protocol):
     @property
     def processes(self) -> tuple[ProcessId, ...]:
         """The processes that ``process`` indexes."""
-        ...
 
     @property
-    def process(self) -> npt.NDArray[np.int32]:
+    def process(self) -> Int32s:
         """Index of each page's process."""
-        ...
 
     @property
-    def address(self) -> npt.NDArray[np.uint64]:
+    def address(self) -> Uint64s:
         """Start of each page."""
-        ...
 
     @property
     def pages(self) -> npt.NDArray[np.uint32]:
         """Size of each page, in base pages."""
-        ...
 
     @property
-    def from_node(self) -> npt.NDArray[np.int16]:
+    def from_node(self) -> Int16s:
         """Node of each page before its move."""
-        ...
 
 
 class MoveResults:
@@ -89,12 +78,10 @@ class MoveResults:
     cannot be moved for a reason of their own.
     """
 
-    def __init__(
-        self, moves: PlanColumns, node: npt.NDArray[np.int16], stuck: npt.NDArray[np.bool_]
-    ) -> None:
+    def __init__(self, moves: PlanColumns, node: Int16s, stuck: Bools) -> None:
         self._moves, self._node, self._stuck = moves, node, stuck
 
-    def record(self, chunks: Chunks, rows: Rows, chunk: npt.NDArray[np.int32]) -> bool:
+    def record(self, chunks: Chunks, rows: Rows, chunk: Int32s) -> bool:
         """Record some rows, each of a ``chunk`` of the table; return whether any page moved."""
         columns, node = chunks.columns, self._node
         # A page whose node is not known: its chunk is swept first.
@@ -111,8 +98,8 @@ class MoveResults:
         self,
         chunks: Chunks,
         rows: Rows,
-        chunk: npt.NDArray[np.int32],
-        moved: npt.NDArray[np.bool_],
+        chunk: Int32s,
+        moved: Bools,
     ) -> None:
         """Record pages of chunks with page slots."""
         columns, moves = chunks.columns, self._moves
@@ -126,7 +113,7 @@ class MoveResults:
         columns.node[slot[~huge], page[~huge]] = code[~huge]
         columns.wear[slot, page] = _add_wear(columns.wear[slot, page], moved)
 
-    def _record_coarse(self, chunks: Chunks, rows: Rows, chunk: npt.NDArray[np.int32]) -> None:
+    def _record_coarse(self, chunks: Chunks, rows: Rows, chunk: Int32s) -> None:
         """Record pages of coarse chunks, once per chunk."""
         if not len(rows):
             return
@@ -150,6 +137,6 @@ class MoveResults:
         chunks.request_page_slots(split)
 
 
-def _add_wear(wear: npt.NDArray[np.uint8], moved: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+def _add_wear(wear: Uint8s, moved: Bools) -> Uint8s:
     """Return the wear of pages after some of them have moved."""
     return np.where(moved, np.minimum(wear, 255 - MOVE_WEAR) + MOVE_WEAR, wear).astype(np.uint8)

@@ -2,10 +2,9 @@
 """The heat table: how hot every page of the tracked processes is, and on which node it is.
 
 Takes batches of samples and the nodes of pages, gives a view of pages with their rates
-(:mod:`hmd.heat.view`). Stored as arrays over chunks of 2 MiB of address space, allocated on demand
+(:mod:`hmd.heat.view`). Stored as arrays over chunks of 2 MiB of address space
 (:mod:`hmd.heat.chunks`): 12 bytes per page of a bounded number of chunks, and about 80 bytes for
-each chunk. Counting a sample costs about 10 ns, 100 ns at 1 TiB; hmd.heat.windows and
-hmd.heat.rates state their own costs.
+each chunk.
 """
 
 from __future__ import annotations
@@ -16,8 +15,18 @@ from typing import Final, NamedTuple, get_args, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.numba_kernels import dtypes
-from hmd.heat.candidates import RowBins, count_evacuated, evacuation_codes, rows_to_evacuate
+from hmd.base.numba_kernels import (
+    Bools,
+    Float64s,
+    Int8Plane,
+    Int16s,
+    Int32s,
+    Int64Plane,
+    Int64s,
+    Uint64s,
+    dtypes,
+)
+from hmd.heat.candidates import RowBins, rows_to_evacuate
 from hmd.heat.changes import ChangePoints, discount
 from hmd.heat.chunks import (
     ChunkColumns,
@@ -47,8 +56,8 @@ from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
 from hmd.sample.access_batch import AccessBatch, Kind
 
-MIN_PAGE_SLOTS = 64
-"""Chunks whose pages are counted one by one however little memory there is: 400 KiB."""
+#: Chunks whose pages are counted one by one however little memory there is: 400 KiB.
+MIN_PAGE_SLOTS: Final = 64
 
 
 def _bytes_per_page(bundle: type[NamedTuple]) -> int:
@@ -69,9 +78,11 @@ TICK_BYTES: Final = CHUNK_PAGES * (
 class HeatTable:
     """Cooled access counts, and the node, of every page of the tracked processes.
 
-    A tick is one call of :meth:`update`. :meth:`view` gives the pages. ``chunks`` is how they are
-    stored, ``history`` what the samples of each process weigh, ``cursor`` the chunk with which the
-    next selection of candidates goes on.
+    A tick is one call of :meth:`update`; :meth:`view` gives the pages. ``chunks`` is how they are
+    stored, ``history`` what the samples of each process weigh, ``changes`` when heat has changed,
+    ``cursor`` the chunk with which the next selection of candidates goes on. ``last_batch`` has the
+    samples of the last update, ``counted`` what is known of them; none once the processes have
+    changed.
     """
 
     def __init__(
@@ -79,8 +90,7 @@ class HeatTable:
     ) -> None:
         """``latency_ns`` is the latency of an idle node, by node id; () where it is not known.
 
-        With it, a load counts for the share of that latency that it took
-        (:mod:`hmd.heat.counting`).
+        With it, a load counts for the share of that latency that it took.
         """
         self.settings = settings or HeatSettings()
         self._latencies = LoadedLatencies(latency_ns)
@@ -88,14 +98,13 @@ class HeatTable:
         self.chunks = Chunks(self.settings.max_page_slots)
         self.cursor = np.zeros(1, np.int64)
         self.history = SampleHistory(self.settings)
-        self._changes = ChangePoints()
+        self.changes = ChangePoints()
         self._kind_weight = np.ones((0, KINDS), np.float32)
         self._priority = np.ones(0, np.float64)
         self._worn = False
-        self.last_batch, self._counted = AccessBatch.empty(), _none_counted(0)
-        """The samples of the last update; none once the processes have changed since."""
+        self.last_batch, self.counted = AccessBatch.empty(), _none_counted(0)
         self._rates: TableRates | None = None
-        self._resident: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+        self._resident: tuple[Int64Plane, Int64Plane] | None = None
 
     def set_idle_latencies(self, latency_ns: Sequence[float]) -> None:
         """Set the latencies of idle nodes; heat is kept, measured latencies start again."""
@@ -103,12 +112,8 @@ class HeatTable:
             self._latencies = LoadedLatencies(latency_ns)
 
     @property
-    def loaded_latency_ns(self) -> npt.NDArray[np.float64]:
-        """Mean latency of recent loads that waited for a node, by node id, in ns.
-
-        Above that of an idle node while requests queue there. Near 0 where samples have no
-        latencies.
-        """
+    def loaded_latency_ns(self) -> Float64s:
+        """Mean latency of recent loads by node id, in ns; near 0 where not measured."""
         return self._latencies.mean_ns
 
     @property
@@ -119,27 +124,25 @@ class HeatTable:
     def track_processes(self, processes: Sequence[ProcessId]) -> None:
         """Track these processes from now on; heat of processes that stay tracked is kept.
 
-        Rows of later batches index ``processes``. All have equal priority, and stores
-        the weight of loads, until :meth:`set_process_weights` is called.
+        Rows of later batches index ``processes``. All have equal priority, and stores the weight of
+        loads, until :meth:`set_process_weights` is called.
         """
         if tuple(processes) == self.processes:
             return
         self.discard_rates()
-        self.last_batch, self._counted = AccessBatch.empty(), _none_counted(0)
+        self.last_batch, self.counted = AccessBatch.empty(), _none_counted(0)
         slots = self.history.track_processes(processes)
         self.chunks.renumber(slots)
         count = len(processes)
-        self._changes.track_processes(slots, count, self.history.tick)
+        self.changes.track_processes(slots, count, self.history.tick)
         self.set_process_weights(np.ones(count), np.ones(count))
         self._measure()
 
-    def set_process_weights(
-        self, priority: npt.NDArray[np.float64], store_weight: npt.NDArray[np.float64]
-    ) -> None:
-        """Set the weights of processes; columns of shape ``(processes,)``.
+    def set_process_weights(self, priority: Float64s, store_weight: Float64s) -> None:
+        """Set the weights of processes, shape ``(processes,)``, from now on.
 
-        ``priority`` multiplies the rates of a process's pages. ``store_weight`` is what a store of
-        the process counts for compared with a load, from now on.
+        ``priority`` multiplies the rates of a process's pages; a store counts as ``store_weight``
+        loads.
         """
         if not len(priority) == len(store_weight) == len(self.processes):
             raise ValueError(f"weights of {len(priority)} processes, not {len(self.processes)}")
@@ -156,7 +159,7 @@ class HeatTable:
         weights = SampleWeights(self._kind_weight, max_weight, idle_ns)
         self._discount_changed(batch, weights)
         self.discard_rates()
-        self.last_batch, self._counted = batch, _none_counted(len(batch))
+        self.last_batch, self.counted = batch, _none_counted(len(batch))
         if not self.processes:  # nothing to count, and no kernels to load
             history.count(np.zeros((0, 4), np.float64), elapsed_s)
             self.stats.ignored += len(batch)
@@ -181,22 +184,17 @@ class HeatTable:
     def view(
         self,
         topology: Topology,
-        pinned: npt.NDArray[np.bool_] | None = None,
+        pinned: Bools | None = None,
         max_rows: int | None = None,
-        extra_rows: npt.NDArray[np.int64] | None = None,
+        extra_rows: Int64s | None = None,
     ) -> PageView:
-        """Return the resident pages as they are now, with tiers by ``topology``.
-
-        Pages of ``pinned`` processes, shape ``(processes,)``, are not movable in it. If the table
-        has more than ``2 * max_rows`` rows, only ``max_rows`` candidates for moves are shown
-        (:mod:`hmd.heat.candidates`), plus the storage indexes ``extra_rows``; None shows all.
-        """
+        """Return the resident pages as they are now; arguments as of :class:`PageView`."""
         return PageView(self, topology, pinned, max_rows, extra_rows=extra_rows)
 
     def rows_to_evacuate(
         self,
         topology: Topology,
-        pinned: npt.NDArray[np.bool_],
+        pinned: Bools,
         leaves: npt.NDArray[np.bool_],
         max_rows: int,
         *,
@@ -207,11 +205,10 @@ class HeatTable:
         ``leaves``, shape ``(processes, nodes)``, marks these nodes. Of more than ``max_rows`` rows
         it shows the hottest, or the ``longest_idle`` (:mod:`hmd.heat.candidates`).
         """
-        chunks, codes = self.chunks, evacuation_codes(leaves)
-        rows = np.empty(0, np.int64)
-        if leaves.any() and count_evacuated(chunks.used, chunks.columns, codes):
+        chunks, rows = self.chunks, np.empty(0, np.int64)
+        if leaves.any() and self.resident_pages(leaves.shape[1])[0][leaves].any():
             rates = None if longest_idle else self.rates()
-            rows = rows_to_evacuate(chunks.used, chunks.columns, codes, rates, max_rows)
+            rows = rows_to_evacuate(chunks.used, chunks.columns, leaves, rates, max_rows)
         return PageView(self, topology, pinned, rows=rows)
 
     def rates(self) -> TableRates:
@@ -225,67 +222,40 @@ class HeatTable:
             threshold = self.settings.change_threshold
             resident = np.zeros(len(intensity))
             estimate_coarse(used, columns, sums, intensity, threshold, rates, resident)
-            retention, spreads = page_retention(chunks, history, threshold), self._changes.spreads
+            retention, spreads = page_retention(chunks, history, threshold), self.changes.spreads
             priors = estimate_page_rates(columns, sums, intensity, retention, spreads, rates)
             mean = np.divide(intensity, resident, out=np.zeros(len(resident)), where=resident > 0)
-            self._changes.remember_rates(rates, mean, priors, chunks)
+            self.changes.remember_rates(rates, mean, priors, chunks)
             self._rates = rates
         return self._rates
 
-    def chunk_rates(self) -> npt.NDArray[np.float64]:
-        """Return the accesses per second of each chunk, without priorities; shape ``(chunks,)``.
-
-        Costs a tenth of the rates of a view, since it reads no pages.
-        """
+    def chunk_rates(self) -> Float64s:
+        """Return the accesses per second of each chunk, without priorities; reads no pages."""
         used, columns, history = self.chunks.used, self.chunks.columns, self.history
         process = columns.process[:used]
         counted = columns.heat_sum[:used].astype(np.float64) + columns.recent_sum[:used]
         total = history.history_weight + history.window_weight
         per_weight = np.divide(history.rate, total, out=np.zeros_like(total), where=total > 0)
-        rates: npt.NDArray[np.float64] = counted * per_weight[process]
+        rates: Float64s = counted * per_weight[process]
         return rates
 
-    @property
-    def unchanged_ticks(self) -> npt.NDArray[np.float64]:
-        """For how many ticks heat of each process has not changed, 0 where it did in the last one.
-
-        Infinite where it has not changed yet; shape ``(processes,)``.
-        """
-        return self._changes.unchanged_ticks(self.history.tick)
-
-    @property
-    def heat_lifetime_ticks(self) -> npt.NDArray[np.float64]:
-        """For how many ticks heat of each process is expected to last, by the changes so far.
-
-        Infinite where it has not changed; shape ``(processes,)``.
-        """
-        return self._changes.heat_lifetime_ticks(self.history.tick)
-
-    @property
-    def sample_weights(self) -> npt.NDArray[np.float32]:
-        """What each sample of ``last_batch`` counted for, 0 if it was ignored."""
-        return self._counted.weight
-
-    def sampled_nodes(self, batch: AccessBatch) -> npt.NDArray[np.int16]:
-        """Return where the last update found each sample's page, -1 where not known then.
-
-        Of another batch nothing is known; shape ``(len(batch),)``.
-        """
-        if batch is self.last_batch and len(self._counted.node) == len(batch):
-            return self._counted.node.copy()
+    def sampled_nodes(self, batch: AccessBatch) -> Int16s:
+        """Return where the last update found each sample's page; -1 for other batches'."""
+        if batch is self.last_batch and len(self.counted.node) == len(batch):
+            return self.counted.node.copy()
         return np.full(len(batch), -1, np.int16)
 
     def discard_rates(self) -> None:
-        """Discard the rates: samples, resident pages or weights are no longer the same."""
+        """Discard what follows from samples, resident pages or weights that have changed."""
         self._rates = None
         self._resident = None
 
     def record_nodes(
         self,
         process: int,
-        addresses: npt.NDArray[np.uint64],
-        node: npt.NDArray[np.int8],
-        huge: npt.NDArray[np.bool_] | None = None,
+        addresses: Uint64s,
+        node: Int8Plane,
+        huge: Bools | None = None,
     ) -> int:
         """Record the nodes of some chunks' pages; returns how many differ from the record.
 
@@ -319,9 +289,7 @@ class HeatTable:
         chunks.remove(np.flatnonzero(chunks.columns.process[: chunks.used] == process))
         self.discard_rates()
 
-    def record_moves(
-        self, moves: PlanColumns, node: npt.NDArray[np.int16], stuck: npt.NDArray[np.bool_]
-    ) -> None:
+    def record_moves(self, moves: PlanColumns, node: Int16s, stuck: Bools) -> None:
         """Record the outcome of a plan; all columns have shape ``(n,)``.
 
         ``node`` is where each page is now, below 0 where that is not known. ``stuck`` marks pages
@@ -353,11 +321,8 @@ class HeatTable:
         self._measure()
         return lost
 
-    def resident_pages(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return base pages per process and node, shape ``(processes, nodes)``.
-
-        First the movable ones, then the unmovable ones.
-        """
+    def resident_pages(self, nodes: int) -> tuple[Int64Plane, Int64Plane]:
+        """Return movable and unmovable base pages per process and node, ``(processes, nodes)``."""
         if self._resident is None or self._resident[0].shape[1] != nodes:
             movable = np.zeros((len(self.processes), nodes), np.int64)
             fixed = np.zeros_like(movable)
@@ -367,13 +332,8 @@ class HeatTable:
         movable, fixed = self._resident
         return movable.copy(), fixed.copy()
 
-    def nodes_at(
-        self, process: npt.NDArray[np.int32], address: npt.NDArray[np.uint64]
-    ) -> npt.NDArray[np.int16]:
-        """Return the node of the page at each address of a process, -1 where none is known.
-
-        All columns have shape ``(n,)``, ``process`` are slots. Costs about 3 ns per page.
-        """
+    def nodes_at(self, process: Int32s, address: Uint64s) -> Int16s:
+        """Return the node of the page at each address of a process, -1 where none is known."""
         node = np.empty(len(address), np.int16)
         if len(address):
             find_nodes(process, address, self.chunks.index, self.chunks.columns, node)
@@ -388,7 +348,7 @@ class HeatTable:
         before, row = chunks.used, 0
         while True:
             columns, index, state = chunks.columns, chunks.index, chunks.state
-            counted = self._counted
+            counted = self.counted
             row = count_samples(row, samples, weights, columns, index, state, sums, counted)
             if row == len(batch):
                 break
@@ -399,7 +359,7 @@ class HeatTable:
 
     def _discount_changed(self, batch: AccessBatch, weights: SampleWeights) -> None:
         """Discount the history of processes that the samples of a tick contradict."""
-        factor = self._changes.detect(batch, weights, self.chunks, self.history)
+        factor = self.changes.detect(batch, weights, self.chunks, self.history)
         if factor is not None:
             discount(self.chunks.used, self.chunks.columns, factor)
             self.history.discount(factor)

@@ -4,47 +4,27 @@
 A view hides how heat is stored. Its columns are flat, have shape ``(n,)`` and are computed when
 they are first read: a policy pays for those that it uses, and :meth:`PageView.take` gives all that
 a plan needs for some rows alone. Row numbers are valid for one tick;
-:class:`hmd.heat.page_state.PageState` keeps values per page across ticks, and
-:meth:`PageView.find` finds pages again by their addresses.
+:class:`hmd.heat.page_state.PageState` keeps values per page across ticks.
 
-A row is an extent of pages that is counted as one: a base page, a huge page, or what is
-resident of a coarse chunk of 2 MiB. Policies read the number of pages from ``size`` and rely on
-nothing else.
+A row is an extent of pages that is counted as one: a base page, a huge page, or what is resident of
+a coarse chunk of 2 MiB. Policies read the number of pages from ``size`` and rely on nothing else.
 
-A view of a large table shows the candidates for moves (:mod:`hmd.heat.candidates`). Policies cannot
-move pages that are not shown; ``unshown`` holds their totals. For moves that are no policy's, a
-view shows the pages that must leave their node (:mod:`hmd.heat.candidates`), without totals.
+A view of a large table shows the candidates for moves (:mod:`hmd.heat.candidates`), and has the
+totals of all others in ``unshown``. For moves that are no policy's, a view shows the pages that
+must leave their node, without totals.
 
 Each row has a storage index. A base page: ``page_slot * 512 + page``. A chunk that is one row,
 since it is a huge page or coarse: ``page_slots * 512 + chunk``. Absent pages have no row. Costs
 about 1 ns per row to list and 3 ns to gather; :mod:`hmd.heat.rates` states the cost of rates.
-
-:func:`weigh_rows` sums what the samples of a tick weigh at some rows of a view. These rows are in a
-hash table of their own, which the cache holds: samples of other rows are passed over without a
-search in the heat table. Costs about 5 ns per sample and 30 ns per row.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from hmd.base.numba_kernels import zeros
-from hmd.heat.candidates import Selection, TierCodes, UnshownTotals, select_rows
-from hmd.heat.chunks import NEW, Chunks, TableRates, find_storage, idle_ticks
-from hmd.heat.counting import add_accesses
-from hmd.heat.settings import CHUNK_PAGES
-from hmd.linux.procfs import ProcessId
-from hmd.linux.topology import Topology
-
-if TYPE_CHECKING:
-    from hmd.heat.table import HeatTable
-
-
-from typing import Final
 
 from hmd.base.numba_kernels import (
     Bools,
@@ -61,18 +41,31 @@ from hmd.base.numba_kernels import (
     Uint64View,
     inline,
     kernel,
+    zeros,
 )
 from hmd.base.units import PAGE_BYTES, PAGE_SHIFT
+from hmd.heat.candidates import Selection, TierCodes, UnshownTotals, select_rows
 from hmd.heat.chunks import (
     ADDRESS_BITS,
     EMPTY,
+    NEW,
     ChunkColumns,
+    Chunks,
+    TableRates,
     find_position,
+    find_storage,
     huge_page_idle,
+    idle_ticks,
     is_mixed,
     node_of,
 )
-from hmd.heat.settings import ABSENT, CHUNK_BYTES
+from hmd.heat.counting import add_accesses
+from hmd.heat.settings import ABSENT, CHUNK_BYTES, CHUNK_PAGES
+from hmd.linux.procfs import ProcessId
+from hmd.linux.topology import Topology
+
+if TYPE_CHECKING:
+    from hmd.heat.table import HeatTable
 
 _CHUNK_MASK: Final = np.uint64(CHUNK_BYTES - 1)
 # A key has a bit for rows that are chunks, and the page number.
@@ -113,7 +106,7 @@ class AskedRows(NamedTuple):
     whole: Bools
 
 
-def tier_of_code(tier_of_node: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+def tier_of_code(tier_of_node: Int8s) -> Int8s:
     """Return the tier of each code of a ``node`` column, by its byte; -1 if it is unmovable."""
     tier = np.full(256, -1, np.int8)
     tier[: len(tier_of_node)] = tier_of_node
@@ -245,6 +238,7 @@ def weigh_rows(
     """Fill ``row_weight``, shape ``(k,)``, and add to ``totals``, shape ``(processes,)``.
 
     ``process``, ``address`` and ``weight`` are of samples. A row may be asked for several times.
+    Rows are in a hash table of their own, which the cache holds: 5 ns per sample and 30 ns per row.
     """
     size = 64
     while size < 2 * len(row_weight):
@@ -279,37 +273,34 @@ class PageRows(NamedTuple):
     The base pages of a row that ``moves_as_base_pages`` move one by one.
     """
 
-    process: npt.NDArray[np.int32]
-    address: npt.NDArray[np.uint64]
-    size: npt.NDArray[np.int64]
-    node: npt.NDArray[np.int64]
-    rate: npt.NDArray[np.float32]
-    moves_as_base_pages: npt.NDArray[np.bool_]
+    process: Int32s
+    address: Uint64s
+    size: Int64s
+    node: Int64s
+    rate: Float32s
+    moves_as_base_pages: Bools
 
 
 class PageView:
-    """The pages of a heat table; :meth:`hmd.heat.table.HeatTable.view` makes one.
-
-    It is valid until the table next changes.
-    """
+    """The pages of a heat table, as it is until it next changes."""
 
     def __init__(
         self,
         table: HeatTable,
         topology: Topology,
-        pinned: npt.NDArray[np.bool_] | None = None,
+        pinned: Bools | None = None,
         max_rows: int | None = None,
-        rows: npt.NDArray[np.int64] | None = None,
-        extra_rows: npt.NDArray[np.int64] | None = None,
+        rows: Int64s | None = None,
+        extra_rows: Int64s | None = None,
     ) -> None:
-        """Take tiers from ``topology``; pages of ``pinned`` processes are not movable.
+        """Take tiers from ``topology``; pages of ``pinned`` processes, by slot, are not movable.
 
         If the table has more than ``2 * max_rows`` rows, only ``max_rows`` candidates are shown,
         plus ``extra_rows``; with ``rows``, only these. Both are storage indexes.
         """
         self._table = table
         self._max_rows, self._chosen, self._extra_rows = max_rows, rows, extra_rows
-        self._by_node: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
+        self._by_node: dict[int, tuple[Int64Plane, Int64Plane]] = {}
         self._pinned = np.zeros(len(table.processes), np.bool_) if pinned is None else pinned
         self._tier_of_node = np.full(max(len(topology.latency_ns), 1), -1, np.int8)
         for tier, nodes in enumerate(topology.tiers):
@@ -330,114 +321,102 @@ class PageView:
         return self._table.history.tick
 
     @property
-    def process_rate(self) -> npt.NDArray[np.float64]:
+    def process_rate(self) -> Float64s:
         """Accesses per second of each process, without its priority; shape ``(processes,)``."""
         return self._table.history.rate
 
     @property
-    def unchanged_ticks(self) -> npt.NDArray[np.float64]:
-        """For how many ticks heat of each process has not changed, 0 where it did in the last one.
-
-        Infinite where it has not changed yet; shape ``(processes,)``.
-        """
-        return self._table.unchanged_ticks
+    def unchanged_ticks(self) -> Float64s:
+        """Ticks since heat of each process has changed, infinite if never; ``(processes,)``."""
+        return self._table.changes.unchanged_ticks(self.tick)
 
     @property
-    def heat_lifetime_ticks(self) -> npt.NDArray[np.float64]:
-        """For how many ticks heat of each process is expected to last, by its changes so far.
-
-        Infinite where it has not changed; shape ``(processes,)``.
-        """
-        return self._table.heat_lifetime_ticks
+    def heat_lifetime_ticks(self) -> Float64s:
+        """Ticks for which heat is expected to last, by process; infinite if it never changed."""
+        return self._table.changes.heat_lifetime_ticks(self.tick)
 
     @cached_property
-    def process_samples(self) -> npt.NDArray[np.int64]:
+    def process_samples(self) -> Int64s:
         """Number of samples of each process in the last tick, shape ``(processes,)``."""
         slot = self._table.last_batch.process
         return np.bincount(slot[slot >= 0], minlength=len(self.processes))[: len(self.processes)]
 
     @property
-    def loaded_latency_ns(self) -> npt.NDArray[np.float64]:
+    def loaded_latency_ns(self) -> Float64s:
         """Mean latency of each node in recent samples, by node id; near 0 where not measured."""
         return self._table.loaded_latency_ns
 
     @property
-    def size(self) -> npt.NDArray[np.uint16]:
+    def size(self) -> Uint16s:
         """Number of base pages."""
         return self._columns.size
 
     @property
-    def tier(self) -> npt.NDArray[np.int8]:
+    def tier(self) -> Int8s:
         """Rank of the tier, 0 the fastest; -1 for pages that a policy may not move.
 
-        Those are unmovable pages, pages of pinned processes, and pages on a node of no tier.
+        Those are unmovable, of pinned processes, or on a node of no tier.
         """
         return self._columns.tier
 
     @property
-    def wear(self) -> npt.NDArray[np.uint8]:
+    def wear(self) -> Uint8s:
         """What recent moves have added: ``MOVE_WEAR`` each, which fades."""
         return self._columns.wear
 
     @cached_property
-    def movable(self) -> npt.NDArray[np.bool_]:
+    def movable(self) -> Bools:
         """Whether a policy may move the page."""
-        movable: npt.NDArray[np.bool_] = self.tier >= 0
+        movable: Bools = self.tier >= 0
         return movable
 
     @property
-    def rate(self) -> npt.NDArray[np.float32]:
+    def rate(self) -> Float32s:
         """Accesses per second and base page, times the priority of the process."""
         return self._rates.rate
 
     @cached_property
-    def accesses(self) -> npt.NDArray[np.float64]:
-        """Accesses per second of each process, times its priority; shape ``(processes,)``.
-
-        The sums of ``rate``, of the pages that are shown and of those that are not.
-        """
-        total: npt.NDArray[np.float64] = self.unshown.accesses.sum(axis=1)
+    def accesses(self) -> Float64s:
+        """Accesses per second of each process, also of rows not shown, times its priority."""
+        total: Float64s = self.unshown.accesses.sum(axis=1)
         add_accesses(self.process, self.size, self.rate, total)
         return total
 
     @property
-    def effective_samples(self) -> npt.NDArray[np.float32]:
+    def effective_samples(self) -> Float32s:
         """Effective number of samples behind ``rate``."""
         return self._rates.effective_samples
 
     @cached_property
-    def tick_samples(self) -> npt.NDArray[np.float32]:
-        """Number of samples in the last tick.
-
-        Costs about 50 ns per sample and 2 ns per page of the table.
-        """
+    def tick_samples(self) -> Float32s:
+        """Samples in the last tick; about 50 ns per sample and 2 ns per page of the table."""
         batch = self._table.last_batch
         index = self._storage_of(batch.process, batch.address)
         count = np.bincount(index[index >= 0], minlength=self._first_chunk + self.chunks.used)
         return count[self.storage_index].astype(np.float32)
 
     @cached_property
-    def process(self) -> npt.NDArray[np.int32]:
+    def process(self) -> Int32s:
         """Index into ``processes``."""
         return self.chunks.columns.process[self._columns.chunk]
 
     @cached_property
-    def address(self) -> npt.NDArray[np.uint64]:
+    def address(self) -> Uint64s:
         """Address of the first byte."""
         return self._address(self.storage_index, self._columns.chunk)
 
     @property
-    def node(self) -> npt.NDArray[np.int8]:
+    def node(self) -> Int8s:
         """Node id."""
         return self._columns.node
 
     @cached_property
-    def idle_ticks(self) -> npt.NDArray[np.int32]:
+    def idle_ticks(self) -> Int32s:
         """Ticks since the last sample, or since the page appeared if it was never sampled."""
         return idle_ticks(self._columns.idle)
 
     @property
-    def sampled(self) -> npt.NDArray[np.bool_]:
+    def sampled(self) -> Bools:
         """Whether the page was ever sampled."""
         return self._columns.idle < NEW
 
@@ -446,7 +425,7 @@ class PageView:
         """Totals of the movable pages that are not shown."""
         return self._shown[1]
 
-    def take(self, rows: npt.NDArray[np.int64]) -> PageRows:
+    def take(self, rows: Int64s) -> PageRows:
         """Return what a plan needs of some rows."""
         index, chunk = self.storage_index[rows], self._columns.chunk[rows]
         columns = self.chunks.columns
@@ -459,7 +438,7 @@ class PageView:
             (index >= self._first_chunk) & ~columns.huge[chunk],
         )
 
-    def find(self, process: int, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    def find(self, process: int, address: Uint64s) -> Int64s:
         """Return the row of each address of a process, -1 where none is shown."""
         if not len(self):
             return np.full(len(address), -1, np.int64)
@@ -468,25 +447,22 @@ class PageView:
         at = np.minimum(np.searchsorted(self.storage_index[order], index), len(order) - 1)
         return np.where(self.storage_index[order[at]] == index, order[at], -1)
 
-    def tick_share_at(
-        self, process: npt.NDArray[np.int32], address: npt.NDArray[np.uint64]
-    ) -> npt.NDArray[np.float64]:
-        """Return the share of its process's accesses in the last tick that each row had.
+    def tick_share_at(self, process: Int32s, address: Uint64s) -> Float64s:
+        """Return the share of its process's sampled accesses in the last tick that each row had.
 
-        A row is given by the slot of its process and an address in it; columns of shape ``(k,)``.
-        By samples; also of rows that are not shown. Costs what hmd.heat.view states, and
-        50 ns per address.
+        A row, shown or not, is given by the slot of its process and an address in it; shape
+        ``(k,)``. Costs 50 ns per address and what :func:`weigh_rows` does.
         """
         index = self._storage_of(process, address)
         batch = self._table.last_batch
         slots = np.where(index >= 0, process, -1).astype(np.int32)
         rows = AskedRows(slots, address, index >= self._first_chunk)
         total, weight = np.zeros(len(self.processes)), np.empty(len(address))
-        weigh_rows(batch.process, batch.address, self._table.sample_weights, rows, total, weight)
+        weigh_rows(batch.process, batch.address, self._table.counted.weight, rows, total, weight)
         of_process = total[process]
         return np.divide(weight, of_process, out=weight, where=of_process > 0)
 
-    def pages_by_node(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def pages_by_node(self, nodes: int) -> tuple[Int64Plane, Int64Plane]:
         """Return base pages per process and node, shape ``(processes, nodes)``.
 
         First the pages that are shown and movable, then all others.
@@ -502,17 +478,12 @@ class PageView:
         return self._table.chunks
 
     @property
-    def storage_index(self) -> npt.NDArray[np.int64]:
+    def storage_index(self) -> Int64s:
         """Where rows are stored (:mod:`hmd.heat.view`); not for policies."""
         return self._shown[0]
 
-    def storage_index_at(
-        self, process: int, address: npt.NDArray[np.uint64]
-    ) -> npt.NDArray[np.int64]:
-        """Return the storage index of each address of a process, -1 where no page is.
-
-        Also of pages that are not shown; not for policies.
-        """
+    def storage_index_at(self, process: int, address: Uint64s) -> Int64s:
+        """Return the storage index at addresses, also of rows not shown; not for policies."""
         return self._storage_of(np.full(len(address), process, np.int32), address)
 
     @property
@@ -520,14 +491,12 @@ class PageView:
         """The storage index of the first chunk that is one row."""
         return self.chunks.page_slots * CHUNK_PAGES
 
-    def _storage_of(
-        self, process: npt.NDArray[np.int32], address: npt.NDArray[np.uint64]
-    ) -> npt.NDArray[np.int64]:
+    def _storage_of(self, process: Int32s, address: Uint64s) -> Int64s:
         index = np.empty(len(address), np.int64)
         find_storage(process, address, self.chunks.index, self.chunks.columns, index)
         return index
 
-    def _count_by_node(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _count_by_node(self, nodes: int) -> tuple[Int64Plane, Int64Plane]:
         movable, fixed = self._table.resident_pages(nodes)
         fixed[self._pinned] += movable[self._pinned]
         movable[self._pinned] = 0
@@ -538,9 +507,7 @@ class PageView:
             fixed = every - movable
         return movable, fixed
 
-    def _address(
-        self, storage_index: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.uint64]:
+    def _address(self, storage_index: Int64s, chunk: Int64s) -> Uint64s:
         address = np.empty(len(storage_index), np.uint64)
         gather_addresses(storage_index, chunk, self.chunks.columns, address)
         return address
@@ -558,7 +525,7 @@ class PageView:
         return self._max_rows is not None and self._table_rows > 2 * self._max_rows
 
     @cached_property
-    def _shown(self) -> tuple[npt.NDArray[np.int64], UnshownTotals]:
+    def _shown(self) -> tuple[Int64s, UnshownTotals]:
         chunks = self.chunks
         unshown = zeros(UnshownTotals, len(self.processes), len(self._tier_of_node))
         if self._chosen is not None:

@@ -13,19 +13,15 @@ Gamma-Poisson filter (Harvey and Fernandes, "Time series models for count or qua
 observations", 1989), with a discount that change detection sets. Costs about 3 ns per page that has
 heat, far less per page that has none, once per window.
 
-Wear, which recent moves have added to pages, fades by a sixteenth per tick, at 0.1 ns per page with
-a page slot, and per chunk.
-
 Coarse chunks have one count for all their pages, by the same formulas. Of terabytes nearly all
-chunks are coarse, so that their loops decide what a tick costs: they run over neighbours of one
-process without branches, several chunks at a time, in single precision.
+chunks are coarse: their loops run over neighbours of one process without branches, several chunks
+at a time, in single precision.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -67,8 +63,8 @@ def cooled_exposure(
 ) -> np.int32:
     """Return the exposure of a history with its window: at least a step, since it was observed.
 
-    ``weight_per_step`` is what a step of exposure weighs in the old history, ``steps_per_weight``
-    how many steps a weight is in the new one.
+    ``weight_per_step`` is what a step weighs in the old history, ``steps_per_weight`` how many
+    steps a weight is in the new one.
     """
     step = np.int32((kept * weight_per_step * exposure + window) * steps_per_weight + 0.5)
     return max(step, np.int32(1))
@@ -113,10 +109,7 @@ def _close_coarse(
     closed: tuple[float, float],
     retention: Float32s,
 ) -> None:
-    """Add the window of chunks of one process to their history.
-
-    ``closed`` are the window's weight and the share of the history that cooling keeps.
-    """
+    """Add the window (its weight, and what cooling keeps) of chunks of one process to history."""
     begin, end = span
     window, keep = closed
     p = columns.process[begin]
@@ -143,10 +136,7 @@ def close_coarse_windows(
     keep: Float64s,
     change_threshold: float,
 ) -> None:
-    """Close windows as :func:`hmd.heat.windows.close_page_windows` does for pages.
-
-    ``change_threshold`` is as in :class:`hmd.heat.settings.HeatSettings`.
-    """
+    """Close windows as :func:`close_page_windows` does for pages."""
     retention, begin = np.zeros(_COARSE_BLOCK, np.float32), 0
     while begin < chunks:
         end = run_end(columns.process, begin, min(begin + _COARSE_BLOCK, chunks))
@@ -168,11 +158,9 @@ def estimate_coarse(
     rates: TableRates,
     pages: Float64s,
 ) -> None:
-    """Fill rates and effective samples by chunk.
+    """Fill rates and effective samples by chunk, as :func:`hmd.heat.rates.estimate` does for pages.
 
-    As :func:`hmd.heat.rates.estimate` does for pages, whose chunks have undefined entries here.
-    Adds all resident pages to ``pages``, by process. ``change_threshold`` is as in
-    :class:`HeatSettings`.
+    Chunks of pages have undefined entries. Adds all resident pages to ``pages``, by process.
     """
     none, retention, begin = np.float32(0.0), np.zeros(_COARSE_BLOCK, np.float32), 0
     while begin < chunks:
@@ -228,18 +216,19 @@ UNIT_OVER_WINDOW: Final = 2.0
 Weights: TypeAlias = npt.NDArray[np.float64]
 
 
-@dataclass(slots=True)
-class _Columns:
-    """Sums per process, shape ``(processes,)``; :class:`SampleHistory` has the first three.
+class SampleHistory:
+    """What the samples of the tracked processes weigh; columns have shape ``(processes,)``.
 
-    Of the open window: ``window_samples``, the sum of the squares of their weights, and of the
-    weights without bound. ``samples``, ``weights``, ``squares`` and ``unbounded`` are the cooled
-    number of samples and such sums, with the open window.
+    ``tick`` counts updates, ``rate`` is in accesses per second, averaged with a half-life of a
+    tick. ``history_weight`` is the cooled weight of all closed windows. Of the open window there
+    are the weight, the number of samples, the sum of the squares of their weights, and that of the
+    weights without bound. ``samples``, ``weights``, ``squares`` and ``unbounded`` are such sums of
+    all samples, cooled.
     """
 
     history_weight: Weights
-    window_weight: Weights
     rate: Weights
+    window_weight: Weights
     window_samples: Weights
     window_squares: Weights
     window_unbounded: Weights
@@ -248,43 +237,17 @@ class _Columns:
     squares: Weights
     unbounded: Weights
 
-    @classmethod
-    def zeros(cls, processes: int) -> _Columns:
-        """Return columns of processes that were never sampled."""
-        return cls(*(np.zeros(processes) for _ in fields(cls)))
-
-
-class SampleHistory:
-    """What the samples of the tracked processes weigh; columns have shape ``(processes,)``.
-
-    ``tick`` counts updates.
-    """
-
     def __init__(self, settings: HeatSettings) -> None:
         self._settings = settings
         self.tick = 0
         self.processes: tuple[ProcessId, ...] = ()
-        self._columns = _Columns.zeros(0)
-
-    @property
-    def history_weight(self) -> Weights:
-        """Cooled weight of all closed windows."""
-        return self._columns.history_weight
-
-    @property
-    def window_weight(self) -> Weights:
-        """Weight of the open window."""
-        return self._columns.window_weight
-
-    @property
-    def rate(self) -> Weights:
-        """Accesses per second, averaged with a half-life of a tick."""
-        return self._columns.rate
+        for name in _COLUMNS:
+            setattr(self, name, np.zeros(0))
 
     @property
     def effective_sample_weight(self) -> Weights:
         """Weight of one sample: of equal samples that have the same total and variance."""
-        weights, squares = self._columns.weights, self._columns.squares
+        weights, squares = self.weights, self.squares
         unit: Weights = np.divide(squares, weights, out=np.zeros_like(weights), where=weights > 0)
         return unit
 
@@ -292,16 +255,14 @@ class SampleHistory:
     def max_weight(self) -> Weights:
         """The most that a sample may weigh; infinite before a process has ``WEIGHED_SAMPLES``.
 
-        A sample of a rare kind stands for many accesses: a store for 64 times as many as a load. A
-        few of them would make the effective sample weight, and with it the noise of all pages,
-        several times larger. Where they are not few, the mean weight is high, and the bound with
-        it: the mean is of weights without bound, or each bounded sample would lower the bound of
-        the next.
+        A sample of a rare kind stands for many accesses: a few of them would make the effective
+        sample weight, and with it the noise of all pages, several times larger. Where they are not
+        few, the mean weight, and the bound with it, is high. The mean is of weights without bound,
+        or each bounded sample would lower the bound of the next.
         """
-        samples, weights = self._columns.samples, self._columns.unbounded
-        bound = np.full(len(samples), np.inf)
-        enough = samples >= WEIGHED_SAMPLES
-        np.divide(WEIGHT_OVER_MEAN * weights, samples, out=bound, where=enough)
+        bound = np.full(len(self.samples), np.inf)
+        enough = self.samples >= WEIGHED_SAMPLES
+        np.divide(WEIGHT_OVER_MEAN * self.unbounded, self.samples, out=bound, where=enough)
         return bound
 
     @property
@@ -314,45 +275,39 @@ class SampleHistory:
         if len(set(processes)) != len(processes):
             raise ValueError("a process is tracked twice")
         moved = ProcessTable(processes).slots_of(self.processes).astype(np.int32)
-        columns = _Columns.zeros(len(processes))
-        for field in fields(_Columns):
-            kept = getattr(self._columns, field.name)[moved >= 0]
-            getattr(columns, field.name)[moved[moved >= 0]] = kept
-        self._columns = columns
+        for name in _COLUMNS:
+            column = np.zeros(len(processes))
+            column[moved[moved >= 0]] = getattr(self, name)[moved >= 0]
+            setattr(self, name, column)
         self.processes = tuple(processes)
         return moved
 
     def count(self, sums: Weights, elapsed_s: float) -> None:
         """Count a tick; ``sums`` are those of :class:`hmd.heat.counting.SampleSums`."""
         samples, weights, squares, unbounded = sums.T
-        columns = self._columns
         known, rate = self.history_weight + self.window_weight > 0, weights / elapsed_s
-        columns.rate = np.where(known, (columns.rate + rate) / 2, rate)
-        columns.window_weight += weights
-        columns.window_samples += samples
-        columns.window_squares += squares
-        columns.window_unbounded += unbounded
-        columns.samples += samples
-        columns.weights += weights
-        columns.squares += squares
-        columns.unbounded += unbounded
+        self.rate = np.where(known, (self.rate + rate) / 2, rate)
+        self.window_weight += weights
+        self.window_samples += samples
+        self.window_squares += squares
+        self.window_unbounded += unbounded
+        self.samples += samples
+        self.weights += weights
+        self.squares += squares
+        self.unbounded += unbounded
         self.tick += 1
 
     def discount(self, factor: Weights) -> None:
         """Multiply the weight of all samples so far by ``factor``, shape ``(processes,)``."""
-        columns = self._columns
-        columns.history_weight *= factor
-        columns.window_weight *= factor
-        columns.window_samples *= factor
-        columns.window_squares *= factor
-        columns.window_unbounded *= factor
+        self.history_weight *= factor
+        self.window_weight *= factor
+        self.window_samples *= factor
+        self.window_squares *= factor
+        self.window_unbounded *= factor
 
     def find_due(self, resident: Weights) -> tuple[Weights, Weights]:
-        """Return the weight of each window to close, else 0, and the share of history to keep.
-
-        ``resident`` is the number of resident pages of each process.
-        """
-        settings, samples = self._settings, self._columns.window_samples
+        """Return the weight of each window to close, else 0, and the share of history to keep."""
+        settings, samples = self._settings, self.window_samples
         per_page = settings.cooling_samples_per_page
         enough = np.maximum(
             resident / settings.window_pages_per_sample, settings.min_window_samples
@@ -367,39 +322,40 @@ class SampleHistory:
     def _comparable_share(self, window: Weights) -> Weights:
         """Return the share of its history's weight that each process keeps for its window's sake.
 
-        Where the sampling period has become shorter, a sample of the history weighs many of the
-        window: a few of the first would outweigh all that come later, and the effective sample
-        weight would show them as noise. History weighs as much as its samples do in units of
+        Where the sampling period has become shorter, a few samples of the history would outweigh
+        all that come later. History weighs as much as its samples do in units of
         ``UNIT_OVER_WINDOW`` times the window's, as estimates of different variance are combined.
         """
-        columns = self._columns
-        past, squares = columns.weights - window, columns.squares - columns.window_squares
+        past, squares = self.weights - window, self.squares - self.window_squares
         known = (window > 0) & (past > 0) & (squares > 0)
         share = np.ones_like(window)
-        bound = UNIT_OVER_WINDOW * columns.window_squares * past
+        bound = UNIT_OVER_WINDOW * self.window_squares * past
         np.divide(bound, window * squares, out=share, where=known)
         return np.minimum(share, 1.0)
 
     def close_windows(self, window: Weights, keep: Weights) -> None:
         """Close the windows of :meth:`find_due`, once the table has added them to heat."""
-        closed, columns = window > 0, self._columns
+        closed = window > 0
         share = self._comparable_share(window)
-        history = columns.history_weight
+        history = self.history_weight
         history[closed] = (history * keep + window)[closed]
         for column, new, kept in (
-            (columns.samples, columns.window_samples, keep / share),
-            (columns.weights, window, keep),
-            (columns.unbounded, columns.window_unbounded, keep),
-            (columns.squares, columns.window_squares, keep * share),
+            (self.samples, self.window_samples, keep / share),
+            (self.weights, window, keep),
+            (self.unbounded, self.window_unbounded, keep),
+            (self.squares, self.window_squares, keep * share),
         ):
             column[closed] = ((column - new) * kept + new)[closed]
         for column in (
-            columns.window_weight,
-            columns.window_samples,
-            columns.window_squares,
-            columns.window_unbounded,
+            self.window_weight,
+            self.window_samples,
+            self.window_squares,
+            self.window_unbounded,
         ):
             column[closed] = 0.0
+
+
+_COLUMNS: Final = tuple(SampleHistory.__annotations__)
 
 
 @inline
@@ -410,10 +366,7 @@ def _close_pages(
     exposure: Uint8s,
     retention: Float64s,
 ) -> float:
-    """Add the window to the history of a chunk's pages; return the sum of their heat.
-
-    Without branches, so that it takes several pages at a time.
-    """
+    """Add the window to the history of a chunk's pages, without branches; return their heat."""
     keep, weight_per_step, window, steps_per_weight, min_heat = scales
     total = 0.0
     for i in range(len(heat)):
@@ -436,8 +389,7 @@ def close_page_windows(
     """Close the windows of the pages of every process whose ``window`` is above 0.
 
     ``window`` and ``keep`` are those of :meth:`SampleHistory.find_due`, ``retention`` those of
-    :mod:`hmd.heat.changes`. ``recent`` is added to ``heat`` and cleared. Coarse chunks have
-    :func:`hmd.heat.windows.close_coarse_windows`.
+    :func:`page_retention`. ``recent`` is added to ``heat`` and cleared.
     """
     heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
     for slot in range(len(columns.owner)):
@@ -505,7 +457,7 @@ def _fade(wear: Uint8s) -> int:
 
 @kernel
 def fade_wear(pages: Uint8Plane, chunks: Uint8s) -> bool:
-    """Reduce the wear of page slots and of chunks; return whether any is left."""
+    """Reduce the wear of page slots and of chunks, by a sixteenth; return whether any is left."""
     left = _fade(chunks)
     for slot in range(len(pages)):
         left |= _fade(pages[slot])

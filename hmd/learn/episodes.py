@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Episodes of the training environment: simulated runs of programs, with knobs to set in each tick.
 
-``draw_episode`` draws one at random: a recorded program, or parts of several stitched together, so
-that no recording can be learnt by heart; a machine, a size of fast memory, and a sampling of its
-misses. Equal seeds give equal episodes.
+``draw_episode`` draws one at random: a part of a recorded program, a machine, a size of fast
+memory, and a sampling of its misses. Equal seeds give equal episodes.
 
 ``EpisodeRun`` runs the daemon over it tick by tick. The rule is the policy ``benefit``, whose
 settings follow from three knobs (``Knobs``). Published designs act on such knobs rather than on
 pages: ArtMem (ISCA 2025) on the migration volume and a threshold of heat, IDT (HPDC 2024) on the
 age at which pages are demoted. After each tick there are scale-free signals, all known to a daemon,
 and a reward: the time that the tick's misses would have taken under first touch without moves, less
-the time that they took. Moves cost what they take of the program's time, so that there is no price
-to set: rewards add up to the seconds by which the program ends earlier than first touch.
+the time that they took. Rewards add up to the seconds by which the program ends earlier.
 """
 
 from __future__ import annotations
@@ -23,35 +21,26 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.errors import UsageError
 from hmd.base.units import PAGE_BYTES
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.recordings.misses import MissFlag, MissOutcomes, MissStream
-from hmd.emulate.recordings.replay import tiers_of
 from hmd.learn.rows import HEADROOM_BYTES
 from hmd.learn.settings import EpisodeSettings
 from hmd.policy.builtin.benefit import Benefit, BenefitSettings
 from hmd.policy.latency import loaded_latency_ns, tier_latency_ns
 from hmd.policy.nodes import Nodes, nodes_of
 from hmd.policy.plan import MachineView, Plan
-from hmd.simulate.machine import SimulatedMachine
-from hmd.simulate.memory import first_touch
+from hmd.simulate.machine import SimulatedMachine, first_touch
 from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
 
-# Address space of one recording; user space has 2**47 bytes.
-_APART: Final = np.uint64(1 << 47)
+_SEEDS: Final = 2**31
 _NO_LOAD: Final = np.uint8(
     MissFlag.STORE | MissFlag.HALT | MissFlag.WRITE_BACK | MissFlag.COVERED | MissFlag.TABLE
 )
-_VARIED: Final = tuple(
-    f"{way}_{what}" for what in ("latency_ns", "bandwidth_gbps") for way in ("read", "write")
-)
-_TRIES: Final = 100
-_SEEDS: Final = 2**31
 
 # Below this place of the volume nothing moves; up to 0, each 0.25 doubles it; above, all may move.
 _NO_VOLUME: Final = -0.9
@@ -87,70 +76,6 @@ _S_PER_PS: Final = 1e-12
 Signals = npt.NDArray[np.float32]
 
 
-class StreamPart(NamedTuple):
-    """Rows ``begin`` to ``end`` of a recording."""
-
-    stream: MissStream
-    begin: int
-    end: int
-
-
-def in_turns(parts: Sequence[StreamPart], turn: int) -> list[StreamPart]:
-    """Return the parts cut into turns of at most ``turn`` rows, one of each part after another."""
-    cut = [
-        (number, of, StreamPart(part.stream, begin, min(begin + turn, part.end)))
-        for of, part in enumerate(parts)
-        for number, begin in enumerate(range(part.begin, part.end, turn))
-    ]
-    return [part for _, _, part in sorted(cut, key=lambda each: each[:2])]
-
-
-def stitched(parts: Sequence[StreamPart]) -> MissStream:
-    """Return a recording of all parts in order; UsageError for a program of several CPUs.
-
-    It has the pages that the parts use: those of each stream together, all those of users first.
-    """
-    if any(part.stream.threads is not None for part in parts):
-        raise UsageError("programs of several CPUs cannot be stitched: record them on one CPU")
-    streams = list({id(part.stream): part.stream for part in parts}.values())
-    number = {id(stream): at for at, stream in enumerate(streams)}
-    users = np.cumsum([0, *(stream.user_pages for stream in streams)])
-    others = np.cumsum([users[-1], *(stream.pages - stream.user_pages for stream in streams)])
-    page, depends, instructions, passed = [], [], [], np.uint64(0)
-    for stream, begin, end in parts:
-        at, own = number[id(stream)], stream.page[begin:end].astype(np.int64)
-        user = own < stream.user_pages
-        page.append(own + np.where(user, users[at], others[at] - stream.user_pages))
-        # A load whose address came before the part depends on none.
-        load = (stream.flags[begin:end] & _NO_LOAD) == 0
-        known = stream.depends[begin:end] <= np.cumsum(load) - load
-        depends.append(np.where(known, stream.depends[begin:end], np.uint16(0)))
-        before = stream.instructions[begin - 1] if begin else np.uint64(0)
-        instructions.append(stream.instructions[begin:end] - before + passed)
-        passed = instructions[-1][-1] if end > begin else passed
-    apart = [stream.page_address + np.uint64(at) * _APART for at, stream in enumerate(streams)]
-    addresses = np.concatenate(
-        [each[: stream.user_pages] for each, stream in zip(apart, streams, strict=True)]
-        + [each[stream.user_pages :] for each, stream in zip(apart, streams, strict=True)]
-    )
-    used, pages = np.unique(np.concatenate(page), return_inverse=True)
-
-    def rows(name: str) -> npt.NDArray[np.uint32]:
-        return np.concatenate([getattr(each.stream, name)[each.begin : each.end] for each in parts])
-
-    return MissStream(
-        instructions=np.concatenate(instructions),
-        paid_hits=rows("paid_hits"),
-        near_hits=rows("near_hits"),
-        page=pages.astype(np.uint32),
-        line=rows("line").astype(np.uint8),
-        flags=rows("flags").astype(np.uint8),
-        depends=np.concatenate(depends),
-        page_address=addresses[used],
-        user_pages=int(np.searchsorted(used, users[-1])),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Episode:
     """A program with room for ``fast_pages`` of its pages on the fast node of a machine."""
@@ -168,7 +93,11 @@ def draw_episode(
     random: np.random.Generator,
 ) -> Episode:
     """Return an episode of recorded programs; ``pace`` has the daemon's tick and delay."""
-    stream = _draw_program(streams, settings, random)
+    stream = streams[int(random.integers(len(streams)))]
+    rows = min(settings.misses_most, len(stream))
+    begin = int(random.integers(len(stream) - rows + 1))
+    if rows < len(stream):
+        stream = part_of(stream, begin, begin + rows)
     preset = load(settings.presets[int(random.integers(len(settings.presets)))])
     share = _between(random, settings.fast_least, settings.fast_most)
     period = round(_between(random, settings.period_least, settings.period_most))
@@ -176,52 +105,30 @@ def draw_episode(
     sampling = PmuSettings(period, loss, seed=int(random.integers(_SEEDS)))
     return Episode(
         stream,
-        varied(preset, settings.latency_factor, random),
+        preset,
         max(round(share * stream.user_pages), 1),
         replace(pace, sampling=sampling),
     )
 
 
-def _draw_program(
-    streams: Sequence[MissStream], settings: EpisodeSettings, random: np.random.Generator
-) -> MissStream:
-    """Return a program: a part of a recording, or several parts stitched together."""
-    count = int(random.integers(1, settings.parts_most + 1))
-    rows_of_each = settings.misses_most // count
-    parts = []
-    for _ in range(count):
-        stream = streams[int(random.integers(len(streams)))]
-        if count == 1 and len(stream) <= rows_of_each:
-            return stream
-        rows = min(rows_of_each, len(stream))
-        begin = int(random.integers(len(stream) - rows + 1))
-        parts.append(StreamPart(stream, begin, begin + rows))
-    shared = bool(random.integers(2))
-    return stitched(in_turns(parts, settings.turn_misses) if shared else parts)
-
-
-def varied(preset: Preset, factor: float, random: np.random.Generator) -> Preset:
-    """Return a machine whose latencies and bandwidths are up to ``factor`` times higher or lower.
-
-    The fast node stays the fast one, in latency and in bandwidth.
-    """
-    fast, slow = tiers_of(preset)
-    ahead = preset.nodes[fast].read_latency_ns <= preset.nodes[slow].read_latency_ns
-    for _ in range(_TRIES):
-        nodes = tuple(
-            node.model_copy(
-                update={
-                    name: getattr(node, name) * _between(random, 1 / factor, factor)
-                    for name in _VARIED
-                }
-            )
-            for node in preset.nodes
-        )
-        made = preset.model_copy(update={"nodes": nodes})
-        sooner = nodes[fast].read_latency_ns <= nodes[slow].read_latency_ns
-        if tiers_of(made) == (fast, slow) and sooner == ahead:
-            return made
-    return preset
+def part_of(stream: MissStream, begin: int, end: int) -> MissStream:
+    """Return a program of some rows of a recording, and the pages that they access."""
+    before = stream.instructions[begin - 1] if begin else np.uint64(0)
+    used, page = np.unique(stream.page[begin:end], return_inverse=True)
+    # A load whose address came before the part depends on none.
+    load = (stream.flags[begin:end] & _NO_LOAD) == 0
+    known = stream.depends[begin:end] <= np.cumsum(load) - load
+    return MissStream(
+        instructions=stream.instructions[begin:end] - before,
+        paid_hits=stream.paid_hits[begin:end],
+        near_hits=stream.near_hits[begin:end],
+        page=page.astype(np.uint32),
+        line=stream.line[begin:end],
+        flags=stream.flags[begin:end],
+        depends=np.where(known, stream.depends[begin:end], np.uint16(0)),
+        page_address=stream.page_address[used],
+        user_pages=int(np.searchsorted(used, stream.user_pages)),
+    )
 
 
 def _between(random: np.random.Generator, least: float, most: float) -> float:
@@ -232,9 +139,9 @@ def _between(random: np.random.Generator, least: float, most: float) -> float:
 class Knobs(NamedTuple):
     """What a rule may move in a tick, and when.
 
-    ``volume`` is the share of the fast node's memory that may move, both ways together.
-    ``confidence`` is how certain a gain must be, in standard deviations. ``horizon`` is how long
-    heat is taken to last, relative to what the rule expects: moves have to pay in that time.
+    ``volume`` is the share of the fast node's memory that may move, both ways together,
+    ``confidence`` how certain a gain must be, in standard deviations, ``horizon`` how long heat is
+    taken to last, relative to what the rule expects.
     """
 
     volume: float

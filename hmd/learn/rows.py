@@ -2,9 +2,8 @@
 """Training rows: what the learned policy sees of a page at a tick, and what the page does next.
 
 Takes a recorded program, a machine and a policy that moves pages meanwhile; gives rows of features
-with the misses that follow, which the recording knows. Rates and features are the daemon's own, so
-that training and the daemon see alike (:func:`hmd.policy.learned.features.feature_columns`).
-The policy matters: where the network under training moved the hot pages, the slow node's pages that
+with the misses that follow, which the recording knows. Rates and features are the daemon's own. The
+policy matters: where the network under training moved the hot pages, the slow node's pages that
 look hot are those that chance made look so, and a network that has not seen such rows overrates
 them (Ross et al., "A reduction of imitation learning and structured prediction to no-regret online
 learning", AISTATS 2011). Takes as long as a simulation, plus 1 ms per tick.
@@ -20,15 +19,15 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.atomic_file import finished_file
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissFlag, MissStream
 from hmd.emulate.recordings.replay import replayed
 from hmd.heat.view import PageView
-from hmd.policy.learned.features import FEATURES, feature_columns
+from hmd.policy.learned.network import FEATURES, feature_columns
 from hmd.policy.long_run import LongRun
 from hmd.policy.plan import MachineView, Plan, Policy
-from hmd.simulate.machine import SimulatedMachine
-from hmd.simulate.memory import first_rows
+from hmd.simulate.machine import SimulatedMachine, first_rows
 from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings, run_daemon
 
 ROWS_PER_TICK: Final = 400
@@ -44,7 +43,7 @@ Values = npt.NDArray[np.float64]
 class MissValues:
     """What each page's misses save on the fast node, by rows of the stream.
 
-    Sums over a thousand slots of equal numbers of rows: 4 bytes per page and slot. Rows are rounded
+    Sums over a thousand slots of equal numbers of rows, 4 bytes per page and slot: rows are rounded
     down to the begin of a slot.
     """
 
@@ -74,8 +73,8 @@ class TrainingRows:
     """Columns of shape ``(n,)``; ``features`` has shape ``(n, features)``.
 
     ``base`` is the rate that the network's answer multiplies, ``future`` the rate of misses that
-    wait within the horizon, each over its mean over all pages at that tick.
-    ``program`` numbers the recordings.
+    wait within the horizon, each over its mean over all pages at that tick. ``program`` numbers
+    recordings.
     """
 
     features: Floats
@@ -99,14 +98,9 @@ class TrainingRows:
 
     def write(self, path: Path) -> None:
         """Write the rows, whole or not at all."""
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                allow_pickle=False,
-                **{field.name: getattr(self, field.name) for field in fields(self)},
-            )
-        partial.replace(path)
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        with finished_file(path) as file:
+            np.savez(file, allow_pickle=False, **columns)
 
     @classmethod
     def read(cls, path: Path) -> Self:

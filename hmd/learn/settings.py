@@ -19,7 +19,6 @@ from hmd.simulate.pmu import MAX_PERIOD, MAX_SEED, PmuSettings
 from hmd.simulate.simulation import SimulationSettings
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-Factor = Annotated[float, Field(ge=1, le=8)]
 
 Period = Annotated[int, Field(ge=1, le=MAX_PERIOD)]
 Milliseconds = Annotated[float, Field(ge=0, le=3_600_000)]
@@ -29,16 +28,13 @@ Width = Annotated[int, Field(ge=1, le=64)]
 class EpisodeSettings(BaseModel):
     """Ranges that each episode is drawn from; all draws are uniform, in logarithms where of rates.
 
-    An episode is one program, or up to ``parts_most`` parts of programs: phases one after another,
-    or programs that share a CPU in turns of ``turn_misses``.
+    An episode is a program, or a part of ``misses_most`` of its misses.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     presets: tuple[str, ...] = Field(default=("dram-pm", "dram-cxl"), min_length=1)
     """Machines, as for hmd emulate."""
-    latency_factor: Factor = 1.5
-    """Latencies and bandwidths of a machine are up to so many times higher or lower."""
     fast_least: Share = 0.05
     fast_most: Share = 0.5
     """Shares of the pages that fit on the fast node."""
@@ -47,10 +43,8 @@ class EpisodeSettings(BaseModel):
     """Misses per sample."""
     loss_most: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share of samples that are lost."""
-    parts_most: Annotated[int, Field(ge=1, le=16)] = 3
     misses_most: Annotated[int, Field(ge=1000)] = 4_000_000
-    """Length of an episode, in misses."""
-    turn_misses: Annotated[int, Field(ge=100)] = 50_000
+    """Longest episode, in misses."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

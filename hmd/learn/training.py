@@ -8,10 +8,8 @@ interrupted training continues. Equal settings and recordings give equal weights
 workers, here or on a cluster.
 
 The network is a perceptron; its output is the base-2 logarithm of a page's rate over its base rate.
-The loss is that of counts with this mean (Poisson), so that the prediction is the expected number
-of misses, which is what a price needs; a squared error of logarithms would predict a typical
-number, below the mean of bursty pages. Steps follow Kingma and Ba, "Adam", ICLR 2015. A fit takes
-about 2 µs per row and epoch.
+The loss is that of Poisson counts, so that the prediction is an expected number of misses, as a
+price needs it. Steps follow Kingma and Ba, "Adam", ICLR 2015. About 2 µs per row and epoch.
 
 ``policy_speeds`` compares policies on recorded programs by the exact timing model, with samples at
 their cost; first touch runs without a daemon.
@@ -38,17 +36,18 @@ from hmd.emulate.recordings.misses import MissStream
 from hmd.learn.rows import HEADROOM_BYTES, MissValues, RowRequest, TrainingRows, collect_rows
 from hmd.learn.settings import TrainingPlan, TrainSettings
 from hmd.policy import registry
-from hmd.policy.learned.features import FEATURES, VERSION
 from hmd.policy.learned.network import (
+    FEATURES,
     FORMAT,
     MAX_OCTAVES,
+    VERSION,
     Floats,
     LearnedWeights,
     WeightsHeader,
 )
 from hmd.policy.plan import Policy
 from hmd.simulate.cases import read_program
-from hmd.simulate.executors import Executor, LocalExecutor, threads_of
+from hmd.simulate.executors import Executor, threads_of
 from hmd.simulate.journal import code_digest, digest
 from hmd.simulate.simulation import simulate
 
@@ -87,11 +86,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class FittedNetwork:
-    """The layers of the best epoch, as the weights file has them, and the loss of all epochs.
-
-    ``mean`` and ``scale`` normalise features. The best epoch is that with the least loss on the
-    rows held out.
-    """
+    """The best epoch's layers, how features are normalised, and the loss of all epochs."""
 
     mean: Floats
     scale: Floats
@@ -226,20 +221,12 @@ def make_policy(name: str, **given: float | str | None) -> Policy:
     return registry.create(name, {**kept, **given})
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramRequest:
-    """The rows of a ``program``, by its number."""
-
-    settings: TrainSettings
-    program: int
-
-
-def program_rows(stream: MissStream, request: ProgramRequest) -> TrainingRows:
-    """Simulate a program in all cases; return its rows."""
-    settings, preset = request.settings, load(request.settings.preset)
+def program_rows(stream: MissStream, settings: TrainSettings, program: int) -> TrainingRows:
+    """Simulate a program, by its number, in all cases; return its rows."""
+    preset = load(settings.preset)
     values, parts = MissValues(stream, preset), []
     for case, (fast, period) in enumerate(product(settings.fast, settings.periods)):
-        seed = settings.seed + 100 * request.program + case
+        seed = settings.seed + 100 * program + case
         parts.append(
             collect_rows(
                 stream,
@@ -247,7 +234,7 @@ def program_rows(stream: MissStream, request: ProgramRequest) -> TrainingRows:
                 max(round(fast * stream.user_pages), 1),
                 make_policy(_RULES[case % len(_RULES)]),
                 settings.simulation(period, seed),
-                RowRequest(request.program, settings.horizon_ticks, seed),
+                RowRequest(program, settings.horizon_ticks, seed),
                 values,
             )
         )
@@ -277,7 +264,7 @@ class Training:
     ) -> None:
         """Run simulations by an ``executor`` or, without one, by ``workers`` of this process."""
         self._plan, self._folder = plan, folder
-        self._executor, self._resume = executor or LocalExecutor(workers), resume
+        self._executor, self._resume = executor or Executor(workers), resume
         self._say = say or (lambda _: None)
         self._begun_s, self._done, self._simulated = time.monotonic(), 0, 0
 
@@ -301,8 +288,8 @@ class Training:
         file = self._folder / f"rows-{name}-{digest(code_digest(), recording, given)[:16]}.npz"
         rows = _whole_rows(file) if self._resume else None
         if rows is None:
-            request = ProgramRequest(settings, list(self._plan.recordings).index(name))
-            rows = self._executor.run(program_rows, read_program(path), request)
+            number = list(self._plan.recordings).index(name)
+            rows = self._executor.run(program_rows, read_program(path), settings, number)
             rows.write(file)
             self._simulated += 1
         self._progress(name)
@@ -342,10 +329,7 @@ class Training:
 def split_rows(
     rows: dict[str, TrainingRows], held_out: Sequence[str], seed: int
 ) -> tuple[TrainingRows, TrainingRows]:
-    """Return the rows to train on and those that decide when to stop.
-
-    Those are of the recordings ``held_out``, or a random tenth where there is none.
-    """
+    """Return the rows to train on, and those (``held_out``, else a tenth) that say when to stop."""
     joined = TrainingRows.joined([each for name, each in rows.items() if name not in held_out])
     test = [each for name, each in rows.items() if name in held_out]
     if test:

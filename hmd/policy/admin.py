@@ -5,15 +5,14 @@
 long as the daemon; a reload builds new stages around it. What of it outlives a restart is on disk
 (:mod:`hmd.control.admin_store`).
 
-:func:`plan_admin_moves` takes heat and the machine; it plans moves off drained nodes and to the
-nodes of pins as policies do, the hottest pages first, within free memory and budget. About 20 ns
-per page of the table while there are pages to move, else 1 ns. These moves come before those of the
-policy, which plans with the machine as they leave it.
+:func:`plan_admin_moves` plans moves off drained nodes and to the nodes of pins, the hottest pages
+first, within free memory and budget: before those of the policy, which plans with the machine as
+they leave it. About 20 ns per page of the table while there are pages to move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +27,7 @@ from hmd.policy.plan import MachineView, Plan, moves_of
 
 if TYPE_CHECKING:
     from hmd.heat.table import HeatTable
-    from hmd.heat.view import PageRows, PageView
+    from hmd.heat.view import PageView
 
 MAX_STALLED_TICKS: Final = 3
 """Ticks without progress after which the rest of a drained node counts as unmovable."""
@@ -52,9 +51,9 @@ class AdminState:
 
     ``pins`` are of processes, ``target_pins`` of all processes that a target has or will have.
     ``moves`` are under way and are dropped when they are done. ``policy`` replaces that of the
-    configuration. ``stalled_ticks`` counts ticks in which drains made no progress, ``drains`` how
-    often the set of drained nodes has changed. ``until_restart`` names what ends with the daemon:
-    "pause", "policy", "node 1"; pins have it themselves.
+    configuration. ``stalled_ticks`` counts ticks in which drains made no progress, ``drains``
+    changes of the set of drained nodes. ``until_restart`` names what ends with the daemon ("pause",
+    "policy", "node 1"); pins have it themselves.
     """
 
     paused: bool = False
@@ -84,8 +83,8 @@ class AdminState:
     ) -> npt.NDArray[np.bool_]:
         """Return which processes' pages policies may not move, shape ``(processes,)``.
 
-        Raises ValueError unless there is a target for each process: compiled kernels read the mask
-        by process, and check no bounds.
+        Raises ValueError unless there is a target for each process: kernels check no bounds of the
+        mask.
         """
         pins = self._pins_of(processes, targets)
         if pins is None:
@@ -93,10 +92,7 @@ class AdminState:
         return np.array([pin is not None for pin in pins], np.bool_)
 
     def pin_nodes(self, processes: Sequence[ProcessId], targets: Sequence[str]) -> Integers:
-        """Return the node that each process is pinned to, -1 for none, shape ``(processes,)``.
-
-        Raises as :meth:`pinned_mask` does.
-        """
+        """Return the node that each process is pinned to, -1 for none."""
         pins = self._pins_of(processes, targets)
         if pins is None:
             return np.full(len(processes), -1, np.int64)
@@ -149,8 +145,8 @@ def plan_admin_moves(
 ) -> tuple[Plan, MachineView]:
     """Return the moves off drained nodes and to the nodes of pins, and the machine after them.
 
-    That machine has no drained nodes: policies do not see them. At most ``max_rows`` rows of pages
-    are considered for drains, and as many for pins.
+    Policies do not see its drained nodes. At most ``max_rows`` rows are considered for drains, and
+    as many for pins.
     """
     topology = machine.topology
     pinned = admin.pinned_mask(heat.processes, targets)
@@ -177,45 +173,54 @@ def node_mask(topology: Topology, nodes: Collection[int]) -> npt.NDArray[np.bool
 
 def drain_moves(pages: PageView, machine: MachineView, drained: Collection[int]) -> Plan:
     """Return moves off the ``drained`` nodes, each page to its :func:`drain_targets`."""
-    if not len(drained) or not len(pages) or machine.budget_bytes < PAGE_BYTES:
+    if not len(pages):
         return Plan.empty(pages.processes)
-    leaves = pages.movable & np.isin(pages.node, np.array(sorted(drained), np.int64))
-    if not leaves.any():
-        return Plan.empty(pages.processes)
-    leaving = _hottest(pages, np.flatnonzero(leaves), machine.budget_bytes)
-    room = open_room(nodes_of(machine, 0.0, 0), drained)
-    target = assign_nodes(
-        leaving.size, leaving.node, room, drain_targets(machine.topology, drained)
+    leaves = np.isin(pages.node, sorted(drained))
+    return _moves_to(
+        pages,
+        machine,
+        leaves,
+        pages.node.astype(np.int64),
+        drain_targets(machine.topology, drained),
+        drained,
     )
-    return _moves(pages, leaving, target)
 
 
 def pin_moves(
-    pages: PageView,
-    machine: MachineView,
-    goal: npt.NDArray[np.int64],
-    drained: Collection[int] = (),
+    pages: PageView, machine: MachineView, goal: Integers, drained: Collection[int] = ()
 ) -> Plan:
-    """Return moves of processes' pages to their ``goal``, shape ``(processes,)``.
-
-    A goal is a node, -1 for processes without one; a ``drained`` goal takes no pages.
-    """
-    if not (goal >= 0).any() or not len(pages) or machine.budget_bytes < PAGE_BYTES:
+    """Return moves of processes' pages to their ``goal``: a node, -1 for none, ``(processes,)``."""
+    if not len(pages):
         return Plan.empty(pages.processes)
     ends = goal[pages.process]
-    leaves = pages.movable & (ends >= 0) & (pages.node != ends)
-    if not leaves.any():
+    leaves = (ends >= 0) & (pages.node != ends)
+    return _moves_to(
+        pages, machine, leaves, ends, {node: (node,) for node in goal.tolist()}, drained
+    )
+
+
+def _moves_to(
+    pages: PageView,
+    machine: MachineView,
+    leaves: npt.NDArray[np.bool_],
+    key: Integers,
+    targets: Mapping[int, Sequence[int]],
+    drained: Collection[int],
+) -> Plan:
+    """Return moves of the hottest rows that leave, each to the first of its targets with room.
+
+    ``targets`` are nodes by ``key`` of a row.
+    """
+    rows = np.flatnonzero(leaves & pages.movable)
+    if not len(rows) or machine.budget_bytes < PAGE_BYTES:
         return Plan.empty(pages.processes)
-    leaving = _hottest(pages, np.flatnonzero(leaves), machine.budget_bytes)
-    room = open_room(nodes_of(machine, 0.0, 0), drained)
-    ends = goal[leaving.process]
-    target = np.full(len(ends), -1, np.int64)
-    for end in np.unique(ends).tolist():
-        rows = np.flatnonzero(ends == end)
-        if end < len(room):
-            rows = rows[_fitting(leaving.size[rows], int(room[end]))]
-            target[rows] = end
-    return _moves(pages, leaving, target)
+    rows = rows[np.argsort(-pages.rate[rows], kind="stable")]
+    budget = min(machine.budget_bytes, 1 << 62) // PAGE_BYTES
+    rows = rows[_fitting(pages.size[rows].astype(np.int64), budget)]
+    leaving, room = pages.take(rows), open_room(nodes_of(machine, 0.0, 0), drained)
+    target = assign_nodes(leaving.size, key[rows], room, targets)
+    placed = np.flatnonzero(target >= 0)
+    return moves_of(pages.processes, leaving, placed, target[placed])
 
 
 def machine_after(machine: MachineView, plan: Plan) -> MachineView:
@@ -272,16 +277,19 @@ def open_room(nodes: Nodes, drained: Collection[int]) -> Integers:
 
 
 def assign_nodes(
-    size: Integers, source: Integers, room: Integers, targets: dict[int, tuple[int, ...]]
+    size: Integers, key: Integers, room: Integers, targets: Mapping[int, Sequence[int]]
 ) -> Integers:
     """Return the target node of each page, -1 where none has room; columns of shape ``(n,)``.
 
-    The first of the pages, each of ``size`` base pages, choose first. ``room`` is updated.
+    ``targets`` are the nodes for each ``key`` of a page. The first of the pages, each of ``size``
+    base pages, choose first. ``room`` is updated.
     """
     target = np.full(len(size), -1, np.int64)
-    for origin in np.unique(source).tolist():
-        for node in targets.get(origin, ()):
-            rows = np.flatnonzero((source == origin) & (target < 0))
+    for each in np.unique(key).tolist():
+        for node in targets.get(each, ()):
+            if node >= len(room):
+                continue
+            rows = np.flatnonzero((key == each) & (target < 0))
             rows = rows[_fitting(size[rows], int(room[node]))]
             target[rows] = node
             room[node] -= size[rows].sum()
@@ -294,16 +302,3 @@ def _fitting(size: Integers, room: int) -> npt.NDArray[np.intp]:
     small = ~fits & (size == 1)
     fits |= small & (np.cumsum(small) <= room - int(size[fits].sum()))
     return np.flatnonzero(fits)
-
-
-def _hottest(pages: PageView, rows: npt.NDArray[np.intp], budget_bytes: int) -> PageRows:
-    """Return the hottest of some rows, as many as the budget covers."""
-    rows = rows[np.argsort(-pages.rate[rows], kind="stable")]
-    budget = min(budget_bytes, 1 << 62) // PAGE_BYTES
-    return pages.take(rows[_fitting(pages.size[rows].astype(np.int64), budget)])
-
-
-def _moves(pages: PageView, leaving: PageRows, target: Integers) -> Plan:
-    """Return the plan of the pages that have a target, in their order."""
-    rows = np.flatnonzero(target >= 0)
-    return moves_of(pages.processes, leaving, rows, target[rows])

@@ -74,17 +74,11 @@ class Cohorts:
     def form(
         self, purpose: Purpose, process: ProcessId, address: Addresses, *shares: float
     ) -> None:
-        """Follow pages of a process, shape ``(k,)``.
-
-        ``shares`` are the part of its accesses that they are to have, by prediction.
-        """
+        """Follow pages of a process; ``shares`` of its accesses are what predictions give them."""
         self._cohorts.append(_Cohort(purpose, process, address, shares))
 
     def compare(self, pages: PageView, purpose: Purpose) -> list[Comparison]:
-        """Return how the samples of the last tick fell on the cohorts of a purpose.
-
-        Processes without samples, or no longer tracked, are skipped.
-        """
+        """Return how samples of the last tick fell on the cohorts of a purpose."""
         if pages.tick < self._tick:  # a new table: the daemon's configuration has changed
             self._cohorts.clear()
         if pages.tick != self._tick:

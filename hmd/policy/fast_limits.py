@@ -2,14 +2,14 @@
 """Limits on the share of the fastest tier per target, enforced for every policy in one place.
 
 Takes what a policy wants, gives what is wanted within the limits;
-:mod:`hmd.policy.move_order` then keeps them move by move. Costs nothing without limits,
+:mod:`hmd.policy.planning` then keeps them move by move. Costs nothing without limits,
 else about 0.3 µs per page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -35,27 +35,14 @@ Sums: TypeAlias = npt.NDArray[np.int64]
 class Groups:
     """Groups of processes and their pages of the fastest tier, in base pages.
 
-    ``of_process`` is the group of each process. ``held``, the pages on the tier now, ``least`` and
-    ``most`` have shape ``(groups,)``. Unmovable pages count as held.
+    ``of_process`` is the group of each process; the others have shape ``(groups,)``. ``held`` are
+    on the tier now, unmovable ones included.
     """
 
     of_process: npt.NDArray[np.int64]
     held: npt.NDArray[np.int64]
     least: npt.NDArray[np.int64]
     most: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class LimitedRows:
-    """What is wanted within the limits; shape ``(n,)`` by the rows of the page view.
-
-    ``tier`` is -1 for pages that stay. Pages that ``must`` be demoted are demoted before anything
-    else. Pages that are ``due`` to their group are promoted even if others are hotter.
-    """
-
-    tier: npt.NDArray[np.int8]
-    must: npt.NDArray[np.bool_]
-    due: npt.NDArray[np.bool_]
 
 
 def share_limits(
@@ -139,10 +126,7 @@ class _LimitedPages:
         return chosen
 
     def _first(self, rows: Rows, order: npt.NDArray[np.float32], most: Sums, amount: int) -> Rows:
-        """Return rows by rising ``order``, of each group at most ``most`` pages.
-
-        No more rows are sorted than ``amount`` pages need.
-        """
+        """Return rows by rising ``order``, at most ``most`` pages of each group; sorts few rows."""
         found, orders = [], []
         group = self.group[rows]
         for one in np.unique(group).tolist():
@@ -162,11 +146,14 @@ class _LimitedPages:
 
 def within_limits(
     pages: PageView, nodes: Nodes, groups: Groups, wanted: TierRequest
-) -> LimitedRows:
-    """Return what is wanted so that each group has at least its least and at most its most."""
+) -> tuple[TierRequest, npt.NDArray[np.bool_]]:
+    """Return the request so that each group has at least its least and at most its most.
+
+    Also which rows are due to their group: they are promoted even if others are hotter.
+    """
+    due = np.zeros(len(wanted.tier), np.bool_)
     if nodes.limits is None:
-        none = np.zeros(len(wanted.tier), np.bool_)
-        return LimitedRows(wanted.tier, none if wanted.must is None else wanted.must, none)
+        return wanted, due
     limited = _LimitedPages(pages, wanted, groups)
     fast = limited.fast(groups)
     for group in np.flatnonzero(fast > groups.most).tolist():
@@ -178,7 +165,10 @@ def within_limits(
     limited.due[came] = limited.here[came] > 0
     _balance(limited, nodes, groups, fills=wanted.fills)
     _force_down(limited, groups)
-    return _by_row(limited, wanted)
+    tier, must = wanted.tier.copy(), np.zeros(len(due), np.bool_)
+    tier[limited.rows], must[limited.rows] = limited.tier, limited.must
+    due[limited.rows] = limited.due
+    return replace(wanted, tier=tier, must=must), due
 
 
 def _balance(pages: _LimitedPages, nodes: Nodes, groups: Groups, *, fills: bool) -> None:
@@ -201,11 +191,3 @@ def _force_down(pages: _LimitedPages, groups: Groups) -> None:
         falls = falls[np.argsort(pages.key[falls], kind="stable")]
         enough = np.searchsorted(np.cumsum(pages.size[falls]), excess[group]) + 1
         pages.must[falls[:enough]] = True
-
-
-def _by_row(pages: _LimitedPages, wanted: TierRequest) -> LimitedRows:
-    """Return the pages by the rows of the view."""
-    tier = wanted.tier.copy()
-    must, due = np.zeros(len(tier), np.bool_), np.zeros(len(tier), np.bool_)
-    tier[pages.rows], must[pages.rows], due[pages.rows] = pages.tier, pages.must, pages.due
-    return LimitedRows(tier, must, due)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Horizons: for how many ticks pages have the accesses that their rates predict.
 
-Takes the page view of each tick and the pages that compete for a promotion; gives a horizon per
-process, in ticks. In each tick the hottest competitors of a process form a cohort, whose samples
-are counted in the next ``AGES`` ticks (:mod:`hmd.policy.cohorts`). Counted over predicted samples,
-by the age of a cohort, is the part of the prediction that came true at that age, and the sum of the
-parts is the horizon. So hot sets that move, pages that are read once, and pages that look hot by
-chance shorten it. Where some promotions pay, those pages are the competitors: chance has raised
-their rates more than those of other pages. Cohorts are followed whether their pages are promoted or
-not, so that it is noticed when promotions begin to pay again.
+In each tick the hottest pages of a process that compete for a promotion form a cohort, whose
+samples are counted in the next ``AGES`` ticks (:mod:`hmd.policy.cohorts`). Counted over predicted
+samples, by the age of a cohort, is the part of the prediction that came true at that age, and the
+sum of the parts is the horizon. So hot sets that move, pages that are read once, and pages that
+look hot by chance shorten it. Cohorts are followed whether their pages are promoted or not, so that
+it is noticed when promotions begin to pay again.
 
 Parts do not rise with age: accesses that come back later are no reason to keep a page until then.
 Beyond ``AGES`` they fall exponentially, at the pace of those that are counted. No horizon is longer
@@ -67,10 +65,7 @@ class Persistence:
         self._predicted, self._counted = np.zeros((0, AGES)), np.zeros((0, AGES))
 
     def horizons(self, pages: PageView) -> Values:
-        """Return each process's horizon, in ticks, shape ``(processes,)``.
-
-        The first call of a tick learns from it.
-        """
+        """Return each process's horizon, in ticks; the first call of a tick learns from it."""
         if pages.tick < self._tick:  # a new table: the daemon's configuration has changed
             self._clear()
         if pages.tick != self._tick:

@@ -46,7 +46,7 @@ Values = npt.NDArray[np.float64]
 def loaded_latency_ns(pages: PageView, topology: Topology, nodes: Nodes) -> Values:
     """Return the current latency of each tier, in ns: above idle latency while requests queue.
 
-    The mean over a tier's nodes of the latency of recent samples, where known, and at least
+    The mean over a tier's nodes of the latency of recent samples, and at least
     :func:`tier_latency_ns`. It need not rise with the tier.
     """
     latency, loaded = tier_latency_ns(topology, nodes), pages.loaded_latency_ns
@@ -113,8 +113,8 @@ class BandwidthBalance:
     def max_share(self, tier: int, share: float, wait_ns: float, below_ns: float) -> float:
         """Return the share of all accesses that a tier may serve; 1.0 is no limit.
 
-        ``share`` is what it serves now, ``wait_ns`` its loaded latency and ``below_ns`` that of
-        the tier below.
+        It serves ``share`` now; ``wait_ns`` is its loaded latency, ``below_ns`` that of the tier
+        below.
         """
         saturated = wait_ns > below_ns * (1 + _EQUAL)
         before = tier in self._saturated

@@ -163,10 +163,7 @@ class LongRun:
         return float(self._weights()[slot]) if slot >= 0 else 0.0
 
     def mix_rates(self, pages: PageView) -> Rates:
-        """Return accesses per second and base page of each row of a view; shape ``(n,)``.
-
-        The first call of a tick learns from it.
-        """
+        """Return accesses per second and page of each row; the first call of a tick learns."""
         rate = pages.rate
         if pages.tick < self._tick:  # a new table: the daemon's configuration has changed
             self._clear()
@@ -235,10 +232,8 @@ class LongRun:
         behind[changed, _PRESENT] = 0.0
 
     def _form_cohorts(self, pages: PageView, last: Bfloat16s, mean: Bfloat16s) -> None:
-        """Follow the pages whose means are the most above, and below, their present rates.
-
-        They are taken from a part of the rows, which is another one each time.
-        """
+        """Follow the pages whose means are furthest above, and below, their present rates."""
+        # Of a part of the rows, which is another one each time.
         rows = slice(self._tick // _STRIDE % _ROWS_APART, None, _ROWS_APART)
         process, address, number = (
             pages.process[rows],

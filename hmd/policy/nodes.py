@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The machine at one tick as arrays by node, and the wait for accesses by process.
 
-Every policy starts from :func:`nodes_of`: tiers, free pages, headroom and distances, in a few
-microseconds. The kernel sums the wait for accesses; rows of one process follow each other
-in a view, so that the sums stay in registers. About 1 ns per row.
+Every policy starts from :func:`nodes_of`, in a few microseconds.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ MAX_ALLOCATION_SHARE: Final = 1 / 8
 class Nodes:
     """The machine as arrays by node id; ids without memory have tier -1.
 
-    ``room`` is the number of pages that a node can take in addition to its ``headroom``, below 0
-    where the headroom is not free. ``near`` has shape ``(nodes, nodes)``: for each node all nodes,
-    nearest first. ``fast_bytes`` is the memory of the fastest tier, ``limits`` how it is shared.
+    ``room`` is the number of pages that a node can take beyond its ``headroom``, below 0 where that
+    is not free. ``near``, shape ``(nodes, nodes)``, has for each node all nodes, nearest first.
+    ``fast_bytes`` is the memory of the fastest tier, ``limits`` how it is shared.
     """
 
     tier: npt.NDArray[np.int64]
@@ -69,8 +67,8 @@ def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_byt
     """Return the machine's nodes as arrays.
 
     ``headroom_fraction`` of a node's memory, and at least ``headroom_bytes``, stays free on every
-    tier but the last, on which ``headroom_bytes`` stay free. Where it is None, the fastest tier
-    keeps free what programs are expected to allocate, at most ``MAX_ALLOCATION_SHARE`` of it.
+    tier but the last, which keeps ``headroom_bytes``. Where it is None, the fastest tier keeps free
+    what programs are expected to allocate, at most ``MAX_ALLOCATION_SHARE`` of it.
     """
     topology = machine.topology
     ranks = sorted({node.tier for node in topology.nodes})
@@ -88,9 +86,10 @@ def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_byt
             continue
         keep = headroom_bytes
         if tier[memory.node] < len(ranks) - 1:
-            share = headroom_fraction
-            if share is None:
-                share = _expected_share(machine, fast) if tier[memory.node] == 0 else UNKNOWN_SHARE
+            share = UNKNOWN_SHARE if headroom_fraction is None else headroom_fraction
+            expected = machine.allocation_bytes
+            if headroom_fraction is None and expected is not None and tier[memory.node] == 0:
+                share = min(expected / fast, MAX_ALLOCATION_SHARE) if fast else UNKNOWN_SHARE
             keep = max(keep, int(share * memory.total_bytes))
         headroom[memory.node] = keep // PAGE_BYTES
         room[memory.node] = (memory.room_bytes - keep) // PAGE_BYTES
@@ -98,21 +97,11 @@ def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_byt
     return Nodes(tier, room, headroom, near, len(ranks), fast, machine.limits)
 
 
-def _expected_share(machine: MachineView, fast_bytes: int) -> float:
-    """Return the share of the fastest tier that programs are expected to allocate."""
-    if machine.allocation_bytes is None or not fast_bytes:
-        return UNKNOWN_SHARE
-    return min(machine.allocation_bytes / fast_bytes, MAX_ALLOCATION_SHARE)
-
-
 @kernel
 def add_waits(
     process: Int32s, size: Uint16s, rate: Float32s, wait_ns: Float64s, node: Int8s, sums: Float64s
 ) -> None:
-    """Add accesses per second times the latency of their node to ``sums`` by process.
-
-    ``wait_ns`` is the latency by node id. Rows on other nodes, below 0 or above, wait for nothing.
-    """
+    """Add accesses per second times ``wait_ns`` of their node to ``sums`` by process."""
     begin = 0
     while begin < len(process):
         end, total = run_end(process, begin, len(process)), 0.0

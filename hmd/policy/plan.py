@@ -8,8 +8,8 @@ A policy gets a :class:`MachineView` and returns a :class:`Plan`, most of them b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,10 @@ class Plan:
     """Moves, phase by phase; all columns have shape ``(n,)``.
 
     ``process`` indexes ``processes``; ``address`` is the start of a page of ``pages`` base pages
-    (1, or 512 for a huge page); nodes are node ids. ``phase`` never falls from one move to the
-    next: demotions that make room are in an earlier phase than the promotions that need it, and
-    the moves of one phase may be made in any order. The mover defers the last rows where its
-    budget ends. The first ``requested`` moves are administrators' requests.
+    (1, or 512 for a huge page); nodes are node ids. ``phase`` never falls: demotions that make room
+    are in an earlier phase than the promotions that need it, and the moves of one phase may be made
+    in any order. The mover defers the last rows where its budget ends. The first ``requested``
+    moves are administrators' requests.
     """
 
     processes: tuple[ProcessId, ...]
@@ -49,16 +49,8 @@ class Plan:
 
     def take(self, rows: npt.NDArray[np.intp]) -> Plan:
         """Return a plan of the given rows, in their order."""
-        return Plan(
-            self.processes,
-            self.process[rows],
-            self.address[rows],
-            self.pages[rows],
-            self.from_node[rows],
-            self.to_node[rows],
-            self.heat[rows],
-            self.phase[rows],
-        )
+        columns: list[Any] = [column[rows] for column in self._columns]
+        return Plan(self.processes, *columns)
 
     def to(self, node: npt.NDArray[np.int16]) -> Plan:
         """Return a plan that moves the same pages to other nodes, shape ``(n,)``."""
@@ -72,40 +64,36 @@ class Plan:
             return some[0] if some else plans[0]
         first = np.cumsum([0, *(p.phase[-1] + 1 for p in some[:-1])])
         phase = [p.phase + start for p, start in zip(some, first.tolist(), strict=True)]
-        return cls(
-            some[0].processes,
-            np.concatenate([p.process for p in some]),
-            np.concatenate([p.address for p in some]),
-            np.concatenate([p.pages for p in some]),
-            np.concatenate([p.from_node for p in some]),
-            np.concatenate([p.to_node for p in some]),
-            np.concatenate([p.heat for p in some]),
-            np.concatenate(phase).astype(np.int32),
-        )
+        parts = zip(*(plan._columns for plan in some), strict=True)
+        columns: list[Any] = [np.concatenate(part) for part in parts]
+        columns[-1] = np.concatenate(phase).astype(np.int32)
+        return cls(some[0].processes, *columns)
 
     @classmethod
     def empty(cls, processes: Sequence[ProcessId] = ()) -> Plan:
         """Return a plan of no moves."""
-        return cls(
-            tuple(processes),
-            np.empty(0, np.int32),
-            np.empty(0, np.uint64),
-            np.empty(0, np.uint32),
-            np.empty(0, np.int16),
-            np.empty(0, np.int16),
-            np.empty(0, np.float32),
-            np.empty(0, np.int32),
-        )
+        columns: list[Any] = [np.empty(0, dtype) for dtype in _DTYPES]
+        return cls(tuple(processes), *columns)
+
+    @property
+    def _columns(self) -> tuple[npt.NDArray[Any], ...]:
+        """The columns, in the order of fields."""
+        return tuple(getattr(self, name) for name in _COLUMNS)
+
+
+_COLUMNS: Final = tuple(field.name for field in fields(Plan))[1:-1]
+_DTYPES: Final = (
+    np.int32, np.uint64, np.uint32, np.int16, np.int16, np.float32, np.int32
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class FastLimits:
     """How much of the fastest tier groups of processes may have.
 
-    ``group``, shape ``(processes,)`` as ``PageView.processes``, is each process's row in the
-    columns of shape ``(groups,)``: ``least`` stay or come there whatever others' heat, of those
-    pages that have any; ``most`` is all that may. Each is in bytes and in shares of the tier's
-    memory; of two least ones the larger holds, of two most ones the smaller.
+    ``group``, shape ``(processes,)``, is each process's row in the columns of shape ``(groups,)``:
+    ``least`` stay or come there whatever others' heat, of those pages that have any; ``most`` is
+    all that may. Of bytes and shares of the tier, the larger least and the smaller most one hold.
     """
 
     group: npt.NDArray[np.int32]
@@ -119,15 +107,13 @@ class FastLimits:
 class MachineView:
     """What a policy may know of the machine at this tick.
 
-    ``now_s`` is a clock of the caller's (real or virtual), ``tick_s`` the length of a tick,
-    ``budget_bytes`` what the mover may move in this tick. ``limits`` are kept by
-    :func:`hmd.policy.planning.build_plan` for every policy; None where there are none.
-    Where accesses are not ``counted``, rates order pages, but say nothing of time: such samplers
-    see once per tick whether a page was accessed. ``allocation_bytes`` is what programs are
-    expected to allocate until the next tick, None where that is not known. ``cpus``, shape
-    ``(processes,)`` as ``PageView.processes``, is how many CPUs each process keeps busy, NaN where
-    that is not known; None: of no process. ``move_delay_s`` is the time from the last sample until
-    half of the planned pages have moved, by earlier ticks.
+    ``now_s`` is a clock of the caller's, ``tick_s`` the length of a tick, ``budget_bytes`` what the
+    mover may move in this tick. ``limits`` are kept by :func:`hmd.policy.planning.build_plan` for
+    every policy. Where accesses are not ``counted``, rates order pages, but say nothing of time:
+    such samplers see once per tick whether a page was accessed. ``allocation_bytes`` is what
+    programs are expected to allocate until the next tick, ``cpus``, shape ``(processes,)``, how
+    many CPUs each process keeps busy, NaN or None where not known. ``move_delay_s`` is the time
+    from the last sample until half of the planned pages have moved, by earlier ticks.
     """
 
     topology: Topology
@@ -143,16 +129,12 @@ class MachineView:
 
 
 class Policy(Protocol):
-    """Takes pages and machine, gives a plan. No I/O, no clock of its own, no unseeded randomness.
-
-    A policy is a module of ``hmd/policy/builtin/``. It reads pages only through the view.
-    """
+    """Takes pages and machine, gives a plan; no I/O, no clock, no unseeded randomness."""
 
     name: str
 
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
-        ...
 
 
 def moves_of(
@@ -164,8 +146,8 @@ def moves_of(
 ) -> Plan:
     """Return the plan that moves ``rows`` of ``pages``, in this order, to the nodes ``target``.
 
-    Without a ``phase`` column all moves are one phase: none needs room that another makes. A row
-    that ``moves_as_base_pages`` becomes one move per base page.
+    Without ``phase`` no move needs room that another makes. A row that ``moves_as_base_pages``
+    becomes one move per base page.
     """
     phase = np.zeros(len(rows), np.int32) if phase is None else phase
     size = pages.size[rows]
@@ -193,12 +175,11 @@ def moves_of(
 class TierRequest:
     """The tiers on which a policy wants the rows of a page view; columns have shape ``(n,)``.
 
-    ``tier`` is -1 for pages that stay. ``key`` is at least 0 and orders moves: promotions go by
-    falling key, and demotions, as far as room is needed, by rising key. Pages that ``must`` leave
-    are demoted first, whether room is needed or not. A page displaces others of a tier only if
-    its key is at least ``worth`` of that tier, shape ``(tiers,)``; None is 0. ``fills`` states
-    that the policy wants as many pages on the fastest tier as fit: what one limited group of
-    processes gives up, others then get (:mod:`hmd.policy.fast_limits`).
+    ``tier`` is -1 for pages that stay. ``key`` is at least 0: promotions go by falling key, and
+    demotions, as far as room is needed, by rising key. Pages that ``must`` leave are demoted first,
+    whether room is needed or not. A page displaces others of a tier only if its key is at least
+    ``worth`` of that tier, shape ``(tiers,)``; None is 0. ``fills``: the policy wants as many pages
+    on the fastest tier as fit, so that others get what a limited group of processes gives up.
     """
 
     tier: npt.NDArray[np.int8]

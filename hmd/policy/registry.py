@@ -34,12 +34,6 @@ ENTRY_POINTS: Final = "hmd.policies"
 """The group of entry points of policies."""
 
 
-def _find_builtin() -> Iterator[PolicyInfo]:
-    """Yield the policies of the folder."""
-    for entry in pkgutil.iter_modules(builtin.__path__):
-        yield importlib.import_module(f"{builtin.__name__}.{entry.name}").POLICY
-
-
 def _find_installed(known: Collection[str]) -> Iterator[PolicyInfo]:
     """Yield the policies of other packages; log those that cannot be used."""
     names = set(known)
@@ -70,7 +64,10 @@ def _load(entry: EntryPoint) -> PolicyInfo:
 
 def _find() -> dict[str, PolicyInfo]:
     """Return all policies by name, sorted."""
-    found = {policy.name: policy for policy in _find_builtin()}
+    modules = [
+        f"{builtin.__name__}.{entry.name}" for entry in pkgutil.iter_modules(builtin.__path__)
+    ]
+    found = {policy.name: policy for policy in (importlib.import_module(m).POLICY for m in modules)}
     found |= {policy.name: policy for policy in _find_installed(found)}
     return dict(sorted(found.items()))
 
@@ -80,7 +77,7 @@ DEFAULT: Final = "benefit"
 
 # Kernels that every policy needs.
 _KERNELS: Final = (
-    "hmd.policy.move_order",
+    "hmd.policy.planning",
     "hmd.policy.nodes",
 )
 
@@ -100,7 +97,7 @@ def info(name: str) -> PolicyInfo:
 def create(name: str, settings: PolicySettings | Mapping[str, object] | None = None) -> Policy:
     """Return a policy; ``settings`` may be values in base units by name.
 
-    ConfigError for an unknown name or setting, or a value of a wrong type or beyond its limits.
+    ConfigError for an unknown name or setting, or an invalid value.
     """
     policy = info(name)
     if not isinstance(settings, PolicySettings):
@@ -154,10 +151,10 @@ def needs_compiler(policies: Collection[str] | None = None) -> bool:
 
 
 def compile_kernels(report: Callable[[int, int], None]) -> None:
-    """Compile what the cache lacks of the kernels of heat and of all policies.
+    """Compile what the cache lacks of all kernels; MissingError where that fails.
 
-    ``report`` takes the kernels compiled so far, and of how many. A minute the first time, in forks
-    of this process. Raises MissingError where compilation fails.
+    A minute the first time, in forks of this process. ``report`` takes the kernels compiled so far,
+    and of how many.
     """
     from hmd.base import numba_kernels
 
@@ -176,10 +173,7 @@ COMPILER: Final = (
 
 
 def warm_apart(environment: Mapping[str, str]) -> None:
-    """Compile what a cache of kernels lacks, in another process with these variables added.
-
-    Raises MissingError where compilation fails.
-    """
+    """Compile what a cache lacks in another process with these variables, or raise MissingError."""
     done = subprocess.run(
         COMPILER,
         env={**os.environ, **environment},

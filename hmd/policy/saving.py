@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""What moves save and cost, and the plan of the moves that pay.
+"""What moves save and cost, and which of them pay.
 
-Takes a page view with the rate of each page; gives a plan. A promotion saves the page's accesses
-per second, times the difference in latency, divided by the memory-level parallelism of the process
-(:mod:`hmd.policy.latency`), times the seconds that its heat is expected to last
-(:mod:`hmd.policy.horizon`). Where what was hot comes back, rates are mixed with the mean of many
-ticks (:mod:`hmd.policy.long_run`). It costs its own move and, where the tier is full, the loss and
-the move of the coldest page there. The best gain is paired with the least loss until a pair does
-not pay, so nothing moves where nothing pays. The policies ``benefit`` and ``learned`` share this
-decision; they differ in the rates. About 60 ns per page.
+Takes a page view with the rate of each page and the seconds for which its process's heat is
+expected to last; gives the tier on which each page is wanted. A promotion saves the page's accesses
+per second, times the difference in latency, times these seconds. It costs its own move and, where
+the tier is full, the loss and the move of the coldest page there. The best gain is paired with the
+least loss until a pair does not pay, so nothing moves where nothing pays. About 60 ns per page.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +29,9 @@ from hmd.base.numba_kernels import (
 from hmd.base.units import PAGE_MOVE_COST
 from hmd.heat.rates import ANSCOMBE
 from hmd.heat.settings import MOVE_WEAR
-from hmd.policy.cohorts import Cohorts
-from hmd.policy.horizon import Persistence
-from hmd.policy.latency import BandwidthBalance, loaded_latency_ns, parallelism
-from hmd.policy.long_run import LongRun
 from hmd.policy.nodes import Nodes
-from hmd.policy.plan import MachineView, Plan, TierRequest
-from hmd.policy.planning import build_plan, rising_rows
+from hmd.policy.plan import TierRequest
+from hmd.policy.planning import rising_rows
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
@@ -46,7 +39,6 @@ if TYPE_CHECKING:
 MOVE_NS: Final = 3000.0
 """What moving 4 KiB costs its program, in ns; the simulator charges some 2,000."""
 
-_NO_LIMIT: Final = 2.0
 _MIN_SAMPLES: Final = 1e-9
 # Wear of one move doubles the cost of the next.
 _COST_BY_WEAR: Final = np.exp2(np.arange(256) / float(MOVE_WEAR))
@@ -68,22 +60,8 @@ class MoveTerms(NamedTuple):
     samples_min: float
 
 
-class RateCorrection(Protocol):
-    """Corrects the rates that decide, as a policy's prediction does."""
-
-    def __call__(self, pages: PageView, rate: Rates, horizon_ticks: Values, /) -> Rates:
-        """Return accesses per second and base page of each row, the mean over a horizon.
-
-        ``rate`` has the same shape ``(n,)``; ``horizon_ticks`` is by process.
-        """
-        ...
-
-
 class ValueColumns(NamedTuple):
-    """The columns of a page view that :func:`value_pages` reads; shape ``(n,)``.
-
-    ``support`` has the samples behind the view's rates.
-    """
+    """Columns of a view; shape ``(n,)``. ``support`` has the samples behind the view's rates."""
 
     tier: Int8s
     size: Uint16s
@@ -96,9 +74,9 @@ class ValueColumns(NamedTuple):
 class PageValues(NamedTuple):
     """The movable rows of a view; shape ``(n,)``.
 
-    ``row`` of the view, its ``tier``, and its ``size`` in base pages. Each base page saves
-    ``saving_low`` to ``saving_high`` per ns of latency, the ends of what samples allow; all of them
-    ``served`` at most. A move costs ``cost`` ns. Rows with ``enough_samples`` may be promoted.
+    Each base page of a ``row`` saves ``saving_low`` to ``saving_high`` per ns of latency, the ends
+    of what samples allow; all of them ``served`` at most. A move costs ``cost`` ns. Rows with
+    ``enough_samples`` may be promoted.
     """
 
     row: Int64s
@@ -112,10 +90,7 @@ class PageValues(NamedTuple):
 
 
 class Competition(NamedTuple):
-    """Rows of :class:`PageValues` that compete for a tier; shape ``(n,)``.
-
-    ``gain`` and ``loss`` are what the program saves or loses by the move, in ns.
-    """
+    """Rows of :class:`PageValues` that compete for a tier, and what each gains or loses, in ns."""
 
     promotable: Int64s
     gain: Float64s
@@ -135,7 +110,7 @@ def value_pages(
     """Fill ``into`` with the movable rows; return how many there are.
 
     A page saves ``seconds`` of its accesses, by process. ``move_ns`` is the cost of a move by wear,
-    shape ``(256,)``, ``confidence`` in standard deviations of a page's heat.
+    shape ``(256,)``.
     """
     end, half = 0, confidence / 2.0
     for row in range(len(rows.tier)):
@@ -180,31 +155,27 @@ def find_competition(
     return promotable, resident
 
 
-class Side(NamedTuple):
-    """One side of the pairs, shape ``(n,)``: what each row gains or loses, and its pages."""
-
-    value: Values
-    size: Rows
-
-
-def paying_pairs(promotable: Side, resident: Side, room: int) -> tuple[Rows, Rows]:
+def paying_pairs(
+    gain: Values, size: Rows, loss: Values, freed_size: Rows, room: int
+) -> tuple[Rows, Rows]:
     """Return the rows to promote, best first, and those to demote for them, least loss first.
 
-    ``room`` is how many pages fit without a demotion; below 0, so many are demoted in any case. A
-    row is promoted if its gain exceeds the loss of the last row that is demoted for it.
+    Rows have a ``gain`` and a ``size`` in pages; those that may be demoted a ``loss`` and a
+    ``freed_size``. ``room`` is how many pages fit without a demotion; below 0, so many are demoted
+    in any case. A row is promoted if its gain exceeds the loss of the last row that is demoted for
+    it.
     """
-    gain = promotable.value
     order = np.arange(len(gain))
     if (gain[1:] > gain[:-1]).any():  # rows that come in order need not be sorted again
         order = rising_rows(-gain)
         gain = gain[order]
     # A loss above the best gain never pays: there is no need to sort it.
-    near = np.arange(len(resident.value))
+    near = np.arange(len(loss))
     if room >= 0:
-        near = np.flatnonzero(resident.value < (gain[0] if len(gain) else 0.0))
-    demoted = near[rising_rows(resident.value[near])]
-    loss, freed = resident.value[demoted], np.cumsum(resident.size[demoted])
-    needed = np.cumsum(promotable.size[order]) - max(room, 0)
+        near = np.flatnonzero(loss < (gain[0] if len(gain) else 0.0))
+    demoted = near[rising_rows(loss[near])]
+    loss, freed = loss[demoted], np.cumsum(freed_size[demoted])
+    needed = np.cumsum(size[order]) - max(room, 0)
     price = np.where(needed > 0, np.append(loss, np.inf)[np.searchsorted(freed, needed)], 0.0)
     stop = np.flatnonzero(gain <= price)
     count = int(stop[0]) if len(stop) else len(order)
@@ -214,19 +185,16 @@ def paying_pairs(promotable: Side, resident: Side, room: int) -> tuple[Rows, Row
 
 
 def _falling_rows(value: Values) -> Rows:
-    """Return the rows by falling value; equal ones in row order.
-
-    Sorts what :func:`rising_rows` has nearly sorted, which a stable argsort does in one pass.
-    """
+    """Return the rows by falling value; equal ones in row order."""
+    # A stable argsort is one pass over what is nearly sorted.
     near = rising_rows(-value)
     return near[np.argsort(-value[near], kind="stable")]
 
 
 class SavingsLedger:
-    """The movable pages as columns of shape ``(n,)``, and the tier on which each is wanted so far.
+    """The movable pages, shape ``(n,)``, and the tier on which each is ``wanted`` so far.
 
-    ``value`` is what a page saves per nanosecond of latency on the tier where it is wanted, until
-    its heat ends.
+    ``value`` is what a page saves there per nanosecond of latency, until its heat ends.
     """
 
     def __init__(self, pages: PageView, rate: Rates, terms: MoveTerms, seconds: Values) -> None:
@@ -261,9 +229,9 @@ class SavingsLedger:
     def promote_paying(self, tier: int, latency: Values, nodes: Nodes, max_share: float) -> int:
         """Select the pages whose promotion to a tier pays; return how many.
 
-        Pages of slower tiers are promoted in falling order of what they save, resident pages are
-        demoted in rising order of what they lose, as long as the saving exceeds the loss, and until
-        the promoted pages have the share ``max_share`` of all accesses.
+        They are promoted in falling order of what they save, and resident pages demoted in rising
+        order of what they lose, until the promoted pages have the share ``max_share`` of all
+        accesses.
         """
         values, rows = self._values, len(self.wanted)
         number, real = np.empty((2, rows), np.int64), np.empty((2, rows))
@@ -276,8 +244,10 @@ class SavingsLedger:
         row, gain = row[:fit], gain[:fit]
         displaced = found.resident[:resident]
         promoted, demoted = paying_pairs(
-            Side(gain, values.size[row]),
-            Side(found.loss[:resident], values.size[displaced]),
+            gain,
+            values.size[row],
+            found.loss[:resident],
+            values.size[displaced],
             int(nodes.by_tier(nodes.room)[tier]),
         )
         promoted, demoted = row[promoted], displaced[demoted]
@@ -289,8 +259,8 @@ class SavingsLedger:
     def demote_for_bandwidth(self, tier: int, latency: Values, share: float) -> int:
         """Select pages with this share of all accesses to go one tier lower; return how many.
 
-        The hottest pages take the most load off a tier for the fewest moves. A page is demoted if
-        that saves more than its move costs at current latencies.
+        The hottest take the most load off a tier for the fewest moves; each must save more than it
+        costs.
         """
         if share <= 0:
             return 0
@@ -322,45 +292,3 @@ class SavingsLedger:
         rows = self._values.row
         tier[rows], key[rows], must[rows] = self.wanted, self.value, self._demoted_for_bandwidth
         return TierRequest(tier, key, must)
-
-
-class PayingMoves:
-    """Plans the moves that save more time than they cost; keeps what it learns between ticks."""
-
-    def __init__(self, correct: RateCorrection | None = None) -> None:
-        self._correct = correct
-        cohorts = Cohorts()
-        self.long_run, self.persistence = LongRun(cohorts), Persistence(cohorts)
-        self._balance = BandwidthBalance()
-
-    def plan(
-        self,
-        pages: PageView,
-        machine: MachineView,
-        nodes: Nodes,
-        terms: MoveTerms,
-    ) -> Plan:
-        """Return the moves to make now; an empty plan where nothing pays.
-
-        Pages are expected to have the rates of the view mixed with the long run, corrected if there
-        is a correction.
-        """
-        rate = self.long_run.mix_rates(pages)
-        ticks = self.persistence.horizons(pages)
-        if self._correct is not None:
-            rate = self._correct(pages, rate, ticks)
-        # Until they have moved, pages save nothing.
-        horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, 0.0)
-        seconds = horizon_s / parallelism(pages, machine)
-        ledger = SavingsLedger(pages, rate, terms, seconds)
-        latency = loaded_latency_ns(pages, machine.topology, nodes)
-        moves = 0
-        for tier, share in enumerate(ledger.tier_shares(nodes)[:-1]):
-            limit = self._balance.max_share(tier, share, latency[tier], latency[tier + 1])
-            more = limit - share if limit < 1 else _NO_LIMIT
-            moves += ledger.promote_paying(tier, latency, nodes, more)
-            moves += ledger.demote_for_bandwidth(tier, latency, share - limit)
-        self.persistence.follow_hottest(pages, ledger.competing_rows(), rate)
-        if not moves and not nodes.relieve[:-1].any() and nodes.limits is None:
-            return Plan.empty(pages.processes)
-        return build_plan(pages, nodes, ledger.request(), machine.budget_bytes)

@@ -57,8 +57,8 @@ Value: TypeAlias = float | str | None
 class Unit:
     """How values of a setting are written: an annotation of its field.
 
-    ``takes`` is the form of a value for people, ``schema`` its JSON Schema. With ``auto``, a value
-    may be None.
+    ``takes`` is the form of a value for people, ``schema`` its JSON Schema. With ``auto`` it may be
+    None.
     """
 
     name: str
@@ -110,23 +110,19 @@ def _parse_path(given: object) -> str:
     return given
 
 
-def _parse_count(given: object) -> int:
-    return int(str(given))
-
-
-def _parse_number(given: object) -> float:
-    return float(str(given))
-
-
 SHARE: Final = Unit("share", "as in 10%", parse_share, format_percent, SHARE_SCHEMA)
 """A part of 1; users write per cent."""
 BYTES: Final = Unit("bytes", "as in 512MiB", parse_size, format_size, SIZE_SCHEMA)
 SECONDS: Final = Unit("seconds", "as in 500ms", parse_duration, format_duration, DURATION_SCHEMA)
 FILE: Final = Unit("file", "file", _parse_path, str, {"type": "string"})
 """The absolute path of a file."""
-COUNT: Final = Unit("count", "whole number", _parse_count, str, {"type": "integer"})
+COUNT: Final = Unit(
+    "count", "whole number", lambda given: int(str(given)), str, {"type": "integer"}
+)
 """A whole number: the unit of fields of type ``int`` without another."""
-NUMBER: Final = Unit("number", "number", _parse_number, format_number, {"type": "number"})
+NUMBER: Final = Unit(
+    "number", "number", lambda given: float(str(given)), format_number, {"type": "number"}
+)
 """The unit of fields of type ``float`` without another."""
 
 
@@ -134,9 +130,8 @@ NUMBER: Final = Unit("number", "number", _parse_number, format_number, {"type": 
 class Search:
     """The range in which ``hmd tune`` searches the best value: ``low`` to ``high``, inclusive.
 
-    In the unit of the setting, except that seconds are given in ticks, which is how policies use
-    durations. ``log`` is for settings whose ratio matters; ``low`` is then above 0. Settings that
-    depend on the machine, not on programs, have no range.
+    In the unit of the setting, except that seconds are given in ticks. ``log`` is for settings
+    whose ratio matters. Settings that depend on the machine, not on programs, have no range.
     """
 
     low: float
@@ -174,8 +169,7 @@ class HeadroomSettings(PolicySettings):
 class Setting:
     """One field of a policy's settings, as the command line, references and searches use it.
 
-    Values lie within ``minimum`` and ``maximum``, which may be infinite. ``search`` is None where
-    ``hmd tune`` has no range.
+    ``minimum`` and ``maximum`` may be infinite; ``search`` is None where ``hmd tune`` has no range.
     """
 
     settings_type: type[PolicySettings]
@@ -282,8 +276,8 @@ def read_settings(
 class PolicyInfo:
     """A policy: its name, what it does, which programs it suits, and how to create it.
 
-    ``create`` takes settings of ``settings_type``. ``kernels`` names the modules with compiled
-    code that only this policy calls: they are loaded before the first tick.
+    ``create`` takes settings of ``settings_type``. ``kernels`` names the modules with compiled code
+    that only this policy calls: they are loaded before the first tick.
     """
 
     name: str

@@ -2,10 +2,9 @@
 """Simulation cases: recorded programs, each with a size of the fast node, under one policy.
 
 ``record_misses`` records a command in the emulated machine: it runs twice, once to fill the page
-cache with its files, once recorded, and must behave alike in both runs. Runtimes of cases are
-simulated once however often they are asked for; a simulation takes 0.1 to 0.2 µs per miss. Several
-run at a time, since the native model releases Python's lock, or on a cluster; results do not depend
-on it.
+cache with its files, and must behave alike in both runs. Runtimes of cases are simulated once
+however often they are asked for; a simulation takes 0.1 to 0.2 µs per miss. Several run at a time,
+since the native model releases Python's lock, or on a cluster; results do not depend on it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from hmd.emulate.recordings.recorder import ALL_SLOW, RECORDED_ON, guest, run_in
 from hmd.emulate.vm.guest import BASE_ENVIRONMENT, Command
 from hmd.policy import registry
 from hmd.policy.settings import Value
-from hmd.simulate.executors import Executor, LocalExecutor
+from hmd.simulate.executors import Executor
 from hmd.simulate.journal import Journal, code_digest, digest, stream_digest
 from hmd.simulate.simulation import SimulationSettings, baselines, simulate
 
@@ -91,7 +90,7 @@ class CaseRuntimes:
         self._policy, self._preset, self._settings = policy, preset, settings
         self._journal = journal or Journal()
         self._say = say or (lambda _: None)
-        self._executor = executor or LocalExecutor(jobs)
+        self._executor = executor or Executor(jobs)
         self._pool = (
             ThreadPoolExecutor(self._executor.threads) if self._executor.threads > 1 else None
         )

@@ -4,9 +4,9 @@
 A unit of work is a function of a module, a recorded program and other arguments that can be
 pickled. It depends on nothing else, so that results are the same wherever it runs.
 
-A cluster is named by the address that ``ray start`` prints. Each node needs the same hmd: a unit
-checks that, since other code would give other results. Recorded programs are sent once per node. A
-unit whose worker or node dies runs again elsewhere. Needs the extra fleet.
+A cluster is named by the address that ``ray start`` prints. Each node needs the same hmd, which a
+unit checks. Recorded programs are sent once per node. A unit whose worker or node dies runs again
+elsewhere. Needs the extra fleet.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from hmd.base.errors import HmdError, UnreachableError, UsageError, missing_extra
 from hmd.emulate.recordings.misses import MissStream
@@ -34,12 +33,10 @@ ANSWER_S: Final = 60.0
 
 # Units that wait in threads of this process; how often one is sent again.
 _THREADS: Final = 256
-
 _RETRIES: Final = 5
 _POLL_S: Final = 0.5
 _CONNECT_S: Final = 10.0
 _PORT_MOST: Final = 65535
-_known_code = cache(code_digest)
 
 _PROBE: Final = """\
 import logging, sys, ray
@@ -48,12 +45,11 @@ print(ray.cluster_resources().get("CPU", 0))
 """
 
 
-class Executor(Protocol):
-    """Runs units: any number of threads may call ``run``, each of which waits for its unit."""
+class Executor:
+    """Runs units in the threads that ask; ``threads`` of this process keep it busy."""
 
-    @property
-    def threads(self) -> int:
-        """How many threads of this process keep it busy."""
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
 
     def run(
         self,
@@ -64,30 +60,10 @@ class Executor(Protocol):
         **kwargs: P.kwargs,
     ) -> R:
         """Return what ``unit`` returns; its exceptions are raised here."""
-
-    def stop(self) -> None:
-        """Have units end that are running, where that is possible."""
-
-
-class LocalExecutor:
-    """Units run in the threads that ask, ``workers`` at a time."""
-
-    def __init__(self, workers: int = 1) -> None:
-        self.threads = workers
-
-    def run(
-        self,
-        unit: Callable[Concatenate[MissStream, P], R],
-        stream: MissStream,
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> R:
-        """Return what ``unit`` returns."""
         return unit(stream, *args, **kwargs)
 
     def stop(self) -> None:
-        """Nothing ends: a thread cannot be interrupted."""
+        """Have units end that are running, where that is possible: not in threads."""
 
 
 @contextmanager
@@ -111,8 +87,8 @@ class OtherCodeError(HmdError):
 def check_cluster(address: str, answer_s: float) -> None:
     """Raise UnreachableError unless a cluster with CPUs answers within ``answer_s``.
 
-    UsageError for what is no address. Ray itself tries for minutes, and ends the process that does:
-    it is tried in another one.
+    UsageError for what is no address. Ray tries for minutes, and ends its process: another one
+    tries.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > _PORT_MOST:
@@ -149,15 +125,13 @@ def run_unit(
     unit: Callable[..., Any], code: str, stream: MissStream, *args: Any, **kwargs: Any
 ) -> Any:
     """Run a unit on a node of the cluster; OtherCodeError where the node's hmd is another one."""
-    if _known_code() != code:
+    if code_digest() != code:
         raise OtherCodeError("a node has another hmd: install the same one on all nodes")
     return unit(stream, *args, **kwargs)
 
 
-class RayCluster:
+class RayCluster(Executor):
     """A connection to a cluster; a context manager, which ends it."""
-
-    threads = _THREADS
 
     def __init__(self, address: str, answer_s: float = ANSWER_S) -> None:
         """Connect; MissingError without Ray, UnreachableError where no cluster answers."""
@@ -166,6 +140,7 @@ class RayCluster:
         except ImportError:
             raise missing_extra("--ray", "Ray", "fleet", "or leave --ray out") from None
         check_cluster(address, answer_s)
+        super().__init__(_THREADS)
         self._ray, self._address = ray, address
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         self._unit = ray.remote(run_unit).options(num_cpus=1, max_retries=_RETRIES)
@@ -196,7 +171,7 @@ class RayCluster:
     ) -> R:
         """Return what ``unit`` returns on some node; HmdError where its workers keep dying."""
         ray = self._ray
-        task = self._unit.remote(unit, _known_code(), self._shared(stream), *args, **kwargs)
+        task = self._unit.remote(unit, code_digest(), self._shared(stream), *args, **kwargs)
         while not ray.wait([task], timeout=_POLL_S)[0]:
             if self._stopped.is_set():
                 ray.cancel(task, force=True)

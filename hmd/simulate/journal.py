@@ -9,28 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import hmd
-from hmd.base.errors import os_error
+from hmd.base.errors import HmdError, os_error
 from hmd.base.untrusted_files import parse_json
 from hmd.emulate.recordings.misses import MissStream
 
-_ROOMS: Final = (
-    "control",
-    "daemon",
-    "decide",
-    "emulate",
-    "heat",
-    "machine",
-    "migrate",
-    "observe",
-    "pipeline",
-    "sample",
-    "simulate",
-)
-"""The rooms whose code a simulation runs."""
 _SOURCES: Final = (".c", ".h", ".py")
 
 
@@ -47,7 +34,7 @@ class Journal:
                 opened.seek(0)
                 lines = opened.read().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise os_error(error, f"cannot store results in {file}: {_reason(error)}") from None
+            raise _unusable(file, error) from None
         for line in lines:
             try:
                 entry = parse_json(line)
@@ -69,13 +56,12 @@ class Journal:
                 # Start a line, also after an incomplete one.
                 opened.write("\n" + json.dumps({"key": key, "result": result}))
         except OSError as error:
-            line = f"cannot store results in {self._file}: {_reason(error)}"
-            raise os_error(error, line) from None
+            raise _unusable(self._file, error) from None
 
 
-def _reason(error: Exception) -> str:
-    """Return what the error says, without the name of the file."""
-    return str(getattr(error, "strerror", None) or error)
+def _unusable(file: Path, error: OSError | UnicodeDecodeError) -> HmdError:
+    reason = getattr(error, "strerror", None) or error
+    return os_error(error, f"cannot store results in {file}: {reason}")
 
 
 def digest(*parts: object) -> str:
@@ -91,12 +77,12 @@ def stream_digest(stream: MissStream) -> str:
     return f"{state.hexdigest()}-{stream.user_pages}"
 
 
+@cache
 def code_digest() -> str:
-    """Return a digest of the code that a simulation runs."""
+    """Return a digest of hmd's code."""
     state = hashlib.blake2b(digest_size=16)
     root = Path(hmd.__file__).parent
-    for room in _ROOMS:
-        for path in sorted((root / room).rglob("*")):
-            if path.suffix in _SOURCES:
-                state.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    for path in sorted(root.rglob("*")):
+        if path.suffix in _SOURCES:
+            state.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return state.hexdigest()

@@ -4,10 +4,8 @@
 The counters are those of the emulated machine (:mod:`hmd.sample.emulated_pebs`): loads that miss,
 one sample per period; loads of lines that the prefetcher has asked for, and stores, each with a
 longer period. Each begins at random. Records carry the latency of the miss, and each takes time of
-the program's CPU. Records are lost in bursts, as when a ring is full. Costs about 50 ns per sample.
-The daemon's period control sets the period where the settings limit the overhead.
-
-Stores that hit a cache are not recorded: their samples, which hmd drops, cost nothing here.
+the program's CPU. Records are lost in bursts, as when a ring is full. Stores that hit a cache are
+not recorded. Costs about 50 ns per sample.
 """
 
 from __future__ import annotations

@@ -109,10 +109,7 @@ def program_of(trace: Trace, preset: Preset, seed: int = 1) -> SampledProgram:
 
 
 def _pages(samples: Samples) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
-    """Return each sample's page, and an address for each page, in one address space.
-
-    Pages of 2 MiB of one process stay together; what lies between such parts is left out.
-    """
+    """Return each sample's page, and an address for each page, in one address space."""
     keys, page = np.unique(page_keys(samples), return_inverse=True)
     _, chunk = np.unique(keys // np.uint64(CHUNK_PAGES), return_inverse=True)
     place = (chunk + 1) * CHUNK_PAGES + (keys % np.uint64(CHUNK_PAGES)).astype(np.int64)
@@ -130,10 +127,7 @@ def _flags(samples: Samples, floor_ns: float) -> npt.NDArray[np.uint8]:
 def _paced(
     stream: MissStream, preset: Preset, window: npt.NDArray[np.int64], window_ps: float
 ) -> MissStream:
-    """Return the stream with dependences and instructions such that it takes the run's time.
-
-    Loads come in groups that wait for their data at once, as small as the run's length permits.
-    """
+    """Return the stream with dependences and instructions such that it takes the run's time."""
     load = (stream.flags & np.uint8(MissFlag.STORE | MissFlag.COVERED)) == 0
     for group in _GROUPS:
         turn = np.cumsum(load)

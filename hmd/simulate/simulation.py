@@ -2,14 +2,12 @@
 """A policy in modelled time: the daemon's tick over a simulated machine, and baselines.
 
 Takes a recorded program, a machine, a policy; gives the program's runtime, and what happened tick
-by tick. The tick is the daemon's own (:mod:`hmd.tick.tick`), with heat, sweep, limits, pins,
-drains, pause, mover, budget and pageout. The machine's clock is the only clock, so that equal
-settings give equal results.
+by tick. The tick is the daemon's own (:mod:`hmd.tick.tick`). The machine's clock is the only clock,
+so that equal settings give equal results.
 
 Baselines are exact replays of first touch and of static placements. The static oracle knows the
-whole run: it places the hottest pages by three measures of heat, each the best for some programs,
-and takes the placement with which the program is fastest. A policy that follows a program's phases
-may be faster. A replay takes 20 to 60 ns per miss.
+whole run: it places the hottest pages by three measures of heat, and takes the placement with which
+the program is fastest. A policy that follows phases may be faster. 20 to 60 ns per miss.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ from hmd.policy.fast_limits import UNLIMITED, share_limits
 from hmd.policy.plan import MachineView, Plan, Policy
 from hmd.residency.memory_reader import ModelledMemory
 from hmd.residency.sweep import ResidencySweep
-from hmd.simulate.machine import PROGRAM, MigrationCost, SimulatedMachine
-from hmd.simulate.memory import FAST, SLOW, first_touch
+from hmd.simulate.machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine, first_touch
 from hmd.simulate.pmu import PmuSettings, SimulatedPmu
 from hmd.tick.stage_runner import StageTimer
 from hmd.tick.tick import Machine, TickInputs, TickLimits, TickState, Tracked, tick
@@ -51,12 +48,11 @@ _S_PER_PS = 1e-12
 class SimulationSettings:
     """The daemon and its machine, in modelled time.
 
-    A program of a second stands for one of hours, so ``tick_s`` is short too: it is that of the
-    daemon in the emulated machine. In each tick ``delay_s`` passes before pages move: the time that
-    reading, heat and deciding take. The daemon finds the program only after ``found_s``. ``mover``
-    rates are bytes per modelled second; its ``apply_limit_s`` is the daemon's, two ticks.
-    ``fast_min`` and ``fast_max`` are the program's limits as a target, of the fast node's memory.
-    Pages that were idle for ``pageout_s`` are paged out, none if None.
+    A program of a second stands for one of hours, so ``tick_s`` is short too. In each tick
+    ``delay_s`` passes before pages move: the time that reading, heat and deciding take. The daemon
+    finds the program only after ``found_s``. ``mover`` rates are bytes per modelled second; its
+    ``apply_limit_s`` is the daemon's, two ticks. ``fast_min`` and ``fast_max`` are the program's
+    limits as a target. Pages that were idle for ``pageout_s`` are paged out, none if None.
     """
 
     tick_s: float = 0.010
@@ -77,10 +73,7 @@ class SimulationSettings:
 
 @dataclass(frozen=True, slots=True)
 class TickRow:
-    """A tick: when it ended, the program's misses by node, and the base pages that moved.
-
-    ``swapped_in_pages`` are those that the program faulted in after they were paged out.
-    """
+    """A tick: its end, the program's misses by node, and base pages that moved or faulted in."""
 
     end_s: float
     fast_misses: int
@@ -137,9 +130,9 @@ def simulate(
 ) -> Simulated:
     """Run a program under a policy, with room for ``fast_pages`` of its pages on the fast node.
 
-    ``progress`` is called once per tick with the share of the program that has run. ``admin`` is
-    an administrator's pause, drains and pins (of ``PROGRAM``, or of the target ``TARGET``), which
-    ``progress`` may change between two ticks.
+    ``progress`` is called once per tick with the share of the program that has run, and may change
+    ``admin``: an administrator's pause, drains and pins (of ``PROGRAM``, or of the target
+    ``TARGET``).
     """
     settings = settings or SimulationSettings()
     with SimulatedMachine(stream, preset, fast_pages, settings.cost) as machine:

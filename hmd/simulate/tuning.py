@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Tuning: a search of a policy's settings on recorded programs.
 
-Takes cases and ranges, those of the settings' definitions or of the command line; gives the best
-settings found and their runtimes, also on cases held out from the search and with other samples.
-The search minimises the geometric mean of runtimes relative to first touch, with a penalty for
-cases slower than ``WORST`` of first touch's speed (:func:`cost_of`). Values are rounded as the
-configuration writes them, so that the settings simulated are exactly those written.
+Takes cases and ranges; gives the best settings found and their runtimes, also on cases held out
+from the search and with other samples. The search minimises the geometric mean of runtimes relative
+to first touch, with a penalty for cases slower than ``WORST`` of first touch's speed
+(:func:`cost_of`). Values are rounded as the configuration writes them.
 
 The optimiser is Optuna's tree-structured Parzen estimator (Watanabe, arXiv:2304.11127), an extra. A
 trial ends early once it cannot become the best, even with the best runtime seen on each remaining
@@ -102,10 +101,7 @@ def documented(policy: PolicyInfo, tick_s: float) -> tuple[Range, ...]:
 
 
 def chosen(policy: PolicyInfo, texts: Sequence[str], tick_s: float) -> tuple[Range, ...]:
-    """Return the ranges of the command line: ``KEY``, or ``KEY=LOW:HIGH`` in the setting's unit.
-
-    Raises UsageError for an unknown setting, a malformed range and invalid values.
-    """
+    """Return ranges by ``KEY`` or ``KEY=LOW:HIGH``, in the setting's unit, or raise UsageError."""
     settings = {each.name: each for each in policy.settings}
     found: dict[str, Range] = {}
     for text in texts:
@@ -204,11 +200,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class TuningProgress:
-    """Callbacks of a search.
-
-    ``begins``: before each trial, with its number and the best so far; ``better``: after each that
-    is the best so far; ``ends``: before the final runs with fresh samples and held-out programs.
-    """
+    """Callbacks before each trial, after a better one, and before the final runs."""
 
     begins: Callable[[int, TuningTrial], None] = lambda number, best: None
     better: Callable[[TuningTrial], None] = lambda best: None

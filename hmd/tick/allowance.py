@@ -12,9 +12,6 @@ Takes what ticks cost and what their samples show; gives shares of one CPU:
 
 Over a time t, the daemon thus uses at most 1 % of the machine's CPUs times t + ``BUCKET_S``, and of
 what exceeds the search share at most a tenth of what moves have saved.
-
-:class:`AccessWatch` tells from few samples whether accesses have changed: whether the fastest tier
-serves fewer of them than before. Costs some 10 µs.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ import numpy.typing as npt
 
 from hmd.linux.topology import Topology
 from hmd.metrics.tick_record import TickRecord
+from hmd.policy.latency import MAX_PARALLELISM
 from hmd.sample.access_batch import AccessBatch
 
 CALM_SHARE: Final = 0.001
@@ -42,9 +40,6 @@ SPEND_S: Final = 20.0
 MIN_PAYING_SHARE: Final = 1 / 512
 """Promotions of a tick are a gain where their pages have so much of all accesses. In calm times,
 plans with less wait: what they leave adds up, until a later plan has more."""
-MAX_OVERLAP: Final = 16.0
-"""Misses of a core that wait at the same time, at most: it has 10 to 24 fill buffers."""
-
 Nodes: TypeAlias = npt.NDArray[np.int16]
 
 _MIN_SAMPLES: Final = 64
@@ -55,10 +50,7 @@ _WEIGHT: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class AccessSums:
-    """Samples with a known page, the accesses that they stand for, and those of the fastest tier.
-
-    ``elapsed_s`` is the time in which they were taken.
-    """
+    """Samples of ``elapsed_s`` with a known page, their accesses, and those of the fastest tier."""
 
     samples: int
     accesses: float
@@ -78,10 +70,7 @@ class AccessSums:
 
 @dataclass(frozen=True, slots=True)
 class TickGain:
-    """What a tick shows of gains: its accesses, those per second that its plan promotes, savings.
-
-    ``saved_s`` are CPU seconds that programs did not wait, by samples of pages that have moved.
-    """
+    """A tick's accesses, those per second that its plan promotes, and CPU seconds saved."""
 
     sums: AccessSums
     promoted_rate: float = 0.0
@@ -98,7 +87,7 @@ def tick_gain(record: TickRecord, topology: Topology, cpus: float, stall_s: floa
     known = record.node >= 0
     latency_s = np.array([*topology.latency_ns, 0.0])[record.node] * 1e-9
     waits = float((latency_s * record.batch.period)[known].sum())
-    overlap = min(max(waits / max(cpus * record.tick_s, 1e-9), 1.0), MAX_OVERLAP)
+    overlap = min(max(waits / max(cpus * record.tick_s, 1e-9), 1.0), MAX_PARALLELISM)
     plan = record.plan
     up = np.isin(plan.to_node, topology.tiers[0]) if topology.tiers else np.zeros(0, np.intp)
     promoted = float((plan.heat[up].astype(np.float64) * plan.pages[up]).sum())
@@ -106,9 +95,9 @@ def tick_gain(record: TickRecord, topology: Topology, cpus: float, stall_s: floa
 
 
 class AccessWatch:
-    """Compares the fastest tier's share of accesses with that of earlier ticks.
+    """Tells from few samples whether the fastest tier serves fewer accesses than in earlier ticks.
 
-    Lower by ``_MIN_DROP`` and more than chance is a change; of ``_MIN_SAMPLES`` at least.
+    Fewer by ``_MIN_DROP`` and more than chance is a change; of ``_MIN_SAMPLES`` at least.
     """
 
     def __init__(self) -> None:
@@ -132,11 +121,7 @@ class AccessWatch:
 
 
 class CpuAllowance:
-    """Adds up what moves have saved and what was used; no clock of its own.
-
-    ``is_calm``: nothing has changed or paid for ``SEARCH_S``. ``bucket_s`` are CPU seconds that
-    moves have paid for.
-    """
+    """Adds up what moves have saved (``bucket_s``, in CPU seconds) and what was used."""
 
     def __init__(self, cpus: int, before: CpuAllowance | None = None) -> None:
         """Begin searching, with the bucket and the watch of ``before``."""

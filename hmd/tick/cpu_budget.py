@@ -2,30 +2,26 @@
 """The CPU time of the daemon, held to its quota: what it went to, and what gives way to keep it.
 
 :class:`CostMeter` measures what a tick cost by kind of work, :class:`CpuBudget` adds that up and
-sets the limits of the next tick: sampling period, plan or not, time of the sweep, length. Where the
-quota is not exceeded, all of them are those of the configuration. They give way in this order:
+sets the limits of the next tick. Where the quota is not exceeded, all of them are those of the
+configuration. They give way in this order:
 
-1. samples, down to half of the quota (:mod:`hmd.sample.periods` sets their period);
-2. plans, made in every second to fourth tick, where ticks can then keep their length;
-3. the residency sweep, and then scans for processes, down to a sixteenth of the quota each;
-4. ticks, which lengthen as far as ``max_tick_s``;
-5. plans again, which wait until the CPU time of the last moves has been repaid.
+1. samples, down to half of the quota (:mod:`hmd.sample.periods` sets their period); 2. plans, made
+in every second to fourth tick, where ticks can then keep their length; 3. the residency sweep, and
+then scans for processes, down to a sixteenth of the quota each; 4. ticks, which lengthen as far as
+``max_tick_s``; 5. plans again, which wait until the CPU time of the last moves has been repaid.
 
 Steps 1 to 3 follow from running means of costs. Steps 4 and 5 follow from the debt: the CPU time
 beyond the quota so far, as a token bucket counts it (RFC 2697), so that errors of the means do not
-add up. ``CREDIT_S`` seconds of quota that were not used may be used later, and
-``MAX_DEBT_CHANGING_S`` seconds may be owed while processes come or moves are many; what exceeds
-``MAX_DEBT_S``, as where ticks of ``max_tick_s`` cost more than the quota, is not made up for. Else,
-over a time t, the daemon thus uses at most 1 + (CREDIT_S + MAX_DEBT_PLANNING_S) / t of its quota
-and the cost of one tick, as far as ``max_tick_s`` permits.
+add up. Over a time t, the daemon thus uses at most 1 + (CREDIT_S + MAX_DEBT_PLANNING_S) / t of its
+quota and the cost of one tick, as far as ``max_tick_s`` permits; what exceeds ``MAX_DEBT_S`` is not
+made up for.
 
 Without a quota, it is what :mod:`hmd.tick.allowance` grants, and what is owed is paid from the time
 that moves have saved; what they did not save stays owed. In calm times, plans wait until they take
 half of the quota or less, and small gains wait until they add up.
 
 CPU time is that of the thread of the tick and of kernel threads that work for it. What answers
-clients does not count (``exclude``): a client could make the daemon idle. Both together cost about
-10 µs per tick.
+clients does not count (``exclude``): a client could make the daemon idle.
 """
 
 from __future__ import annotations
@@ -81,10 +77,8 @@ _WEIGHT: Final = 0.2
 class BudgetSettings:
     """``quota`` is a share of one CPU, ``tick_s`` to ``max_tick_s`` the length of a tick.
 
-    None: what the gain on a machine of ``cpus`` allows.
-
-    Ticks last ``min_tick_s`` (``tick_s`` if None) after one whose samples show that the hot set has
-    changed, until few pages move.
+    None: what the gain on a machine of ``cpus`` allows. After a tick whose samples show that the
+    hot set has changed, ticks last ``min_tick_s`` (None: ``tick_s``) until few pages move.
     """
 
     quota: float | None = None
@@ -96,21 +90,14 @@ class BudgetSettings:
 
 @dataclass(frozen=True, slots=True)
 class TickCosts:
-    """What a tick cost: CPU seconds by kind of work, and its samples.
-
-    ``samples.elapsed_s`` includes the wait for the tick. The first tick has waited for nothing:
-    it is owed, and says nothing of what ticks cost.
-    """
+    """What a tick and the wait for it cost: CPU seconds by kind of work, and its samples."""
 
     cpu_s: Mapping[Work, float]
     samples: TickCost
 
 
 class CpuBudget:
-    """Adds up CPU time, and divides the quota; no clock of its own.
-
-    ``period`` is None where the sampling period is set.
-    """
+    """Adds up CPU time, and divides the quota; ``period`` is None where it is set."""
 
     def __init__(
         self,
@@ -144,10 +131,12 @@ class CpuBudget:
 
     def limits(self) -> TickLimits:
         """Return what the next tick may cost."""
+        # The first sweep has half of what was saved up.
+        credit_s = max(-self.cpu_debt_s, 0.0) / 2 if self._learning else 0.0
         return TickLimits(
             tick_s=self.tick_s,
             period=self._wanted_period,
-            sweep=step_limit(self.sweep_share * self.tick_s + self._sweep_credit_s),
+            sweep=step_limit(self.sweep_share * self.tick_s + credit_s),
             plan=self._plan_due and not self._plan_delayed,
             min_gain=MIN_PAYING_SHARE if self.is_calm else 0.0,
         )
@@ -228,11 +217,6 @@ class CpuBudget:
         return self._bounded(self._left_share() - self._discovery)
 
     @property
-    def _sweep_credit_s(self) -> float:
-        """CPU seconds that a step of the first sweep takes of what was saved up: half of it."""
-        return max(-self.cpu_debt_s, 0.0) / 2 if self._learning else 0.0
-
-    @property
     def discovery_share(self) -> float:
         """Share of the CPU that scans for processes may take."""
         return self._bounded(self._left_share())
@@ -254,11 +238,7 @@ class CpuBudget:
         load_changed: bool,
         hot_set_changed: bool = False,
     ) -> None:
-        """Add the CPU time of a tick that took ``elapsed_s`` with the wait for it.
-
-        ``planned`` as in :class:`TickRecord`; ``load_changed``: processes have come or gone, or
-        moves were many.
-        """
+        """Add the CPU time of a tick; ``load_changed``: processes changed, or moves were many."""
         if planned is not None:
             self.plans_delayed += self._plan_due and self._plan_delayed and not planned
             self._ticks_since_plan = 0 if planned else self._ticks_since_plan + 1
@@ -317,10 +297,7 @@ class CpuBudget:
         return min(settings.min_tick_s, settings.tick_s)
 
     def _left_share(self) -> float:
-        """Return the share of the CPU that plans and the fixed work of ticks leave, of half.
-
-        Less while CPU time is owed, as where a period that is set leaves no half.
-        """
+        """Return what plans and the fixed work of ticks leave of half of the quota, less debt."""
         quota = self._base_quota
         if quota >= WHOLE_CPU:
             return MAX_SWEEP_SHARE * quota + self._discovery
@@ -339,8 +316,7 @@ class CpuBudget:
     def _choose_plan_ticks(self) -> int:
         """Return the ticks per plan: as few as keep the length of ticks.
 
-        Where none of up to ``MAX_PLAN_TICKS`` does, each tick has its plan: ticks lengthen anyway,
-        and n of them with one plan take longer than one tick with a plan.
+        Where none of up to ``MAX_PLAN_TICKS`` does, each tick has its plan: ticks lengthen anyway.
         """
         if self.quota >= WHOLE_CPU:
             return 1
@@ -376,10 +352,7 @@ class CostMeter:
         self._excluded_s += cpu_s
 
     def start(self, now_s: float, demotion_cpu_s: float = 0.0) -> None:
-        """Measure from here, if not since before.
-
-        ``demotion_cpu_s`` is the CPU time so far of kernel threads that demote page cache.
-        """
+        """Measure from here, if not before; ``demotion_cpu_s`` is that of kernel threads so far."""
         if self._last is None:
             self._demotion_cpu_s = demotion_cpu_s
             self._last, self._period = self._read(now_s), self._sampler.period

@@ -44,7 +44,7 @@ Values = npt.NDArray[np.float64]
 
 
 class ProcessReading(NamedTuple):
-    """The status of the process at ``slot`` of those that are tracked."""
+    """The status of the process at ``slot``."""
 
     slot: int
     stat: ProcessStat
@@ -59,10 +59,7 @@ class ProcessReadings:
     def read_next(
         self, processes: tuple[ProcessId, ...], stat: Callable[[int], ProcessStat | None]
     ) -> list[ProcessReading]:
-        """Return the status of those whose turn it is and that still run.
-
-        ``stat`` returns the status of a pid, None where there is no such process.
-        """
+        """Return the next ones that still run; ``stat`` returns the status of a pid, or None."""
         found = []
         for place in range(self._turn, self._turn + min(MAX_READS, len(processes))):
             slot = place % len(processes)
@@ -74,11 +71,7 @@ class ProcessReadings:
 
 
 class CpuUse:
-    """An upper bound of the CPUs that each process keeps busy.
-
-    The kernel counts CPU time in steps of 10 ms on most machines, so that a single tick says
-    little: older readings fade.
-    """
+    """An upper bound of the CPUs that each process keeps busy; older readings fade."""
 
     def __init__(self) -> None:
         self._table = ProcessTable()
@@ -106,10 +99,7 @@ class CpuUse:
                 self._sums[slot] = self._sums[slot] * _BUSY_RETENTION + (used_s, now_s - then_s)
 
     def max_cpus(self, processes: tuple[ProcessId, ...]) -> Values:
-        """Return an upper bound of the busy CPUs per process, ``(processes,)``; NaN: not known.
-
-        Of the processes of the last tick; of others nothing is known.
-        """
+        """Return an upper bound of the busy CPUs per process of the last tick; NaN: not known."""
         cpus = np.full(len(processes), np.nan)
         if processes == self._table.processes:
             used_s, elapsed_s = self._sums.T
@@ -123,12 +113,11 @@ class ExpectedAllocations:
 
     Programs that free a buffer tend to allocate another one, and what was just allocated is often
     the hottest: the room that the first one leaves on the fastest tier stays free for it, instead
-    of being filled at once with pages that are barely warm. Where no target frees anything, nothing
-    is expected, whatever other programs do.
+    of being filled with pages that are barely warm.
 
-    Each target has its own expectation: what one allocates is not what another freed. The memory of
-    all nodes bounds their sum: a fork that exits frees no page that its parent still has. Moves
-    between nodes do not change that. ``expected_bytes`` is None before two ticks of the same nodes.
+    Each target has its own expectation. The memory of all nodes bounds their sum: a fork that exits
+    frees no page that its parent still has. ``expected_bytes`` is None before two ticks of the same
+    nodes.
     """
 
     def __init__(self) -> None:
@@ -191,10 +180,9 @@ def _expected(before: int, freed_bytes: int) -> int:
 class CpusetBackoff:
     """Processes that policies leave alone, as their cpusets keep pages off the nodes of plans.
 
-    The kernel refuses all of their moves to such a node (cpuset(7), move_pages(2): EACCES), and
-    each plan would make room for them again. A refusal makes a process wait for ``FIRST_WAIT_S``,
-    each further one twice as long, up to ``MAX_WAIT_S``: a cpuset may change at any time. Costs
-    microseconds per tick while no process is refused.
+    The kernel refuses all of their moves to such a node (cpuset(7), move_pages(2): EACCES). A
+    refusal makes a process wait for ``FIRST_WAIT_S``, each further one twice as long, up to
+    ``MAX_WAIT_S``: a cpuset may change at any time.
     """
 
     def __init__(self) -> None:
@@ -221,36 +209,28 @@ class CpusetBackoff:
 class MoveDelay:
     """Time from the samples of a tick until the pages of its plan have moved: ``mean_s``.
 
-    Pages save nothing until then, so that policies do not count it. It is a mean over ticks with
-    moves, 0 before the second. Of the last three delays the middle one counts: the first moves of a
-    daemon take it many times as long as later ones, since code and memory are touched for the first
-    time, and as long as that were expected, nothing would pay. The mean fades in ticks without
-    moves: one that is too long for any move to pay is never measured again, as where the daemon was
-    stopped while pages moved.
+    A mean over ticks with moves, 0 before the second. Of the last three delays the middle one
+    counts: the first moves of a daemon take it many times as long, since code and memory are
+    touched for the first time. The mean fades in ticks without moves: one that is too long for any
+    move to pay is never measured again, as where the daemon was stopped while pages moved.
     """
 
     def __init__(self) -> None:
         self.mean_s = 0.0
-        self._last_s = (0.0, 0.0, 0.0)
+        self._last_s = [0.0, 0.0, 0.0]
         self._read_s, self._ticks, self._moved = 0.0, 0, True
 
     def start_tick(self, now_s: float) -> None:
         """Start a tick: its samples have been read."""
         if not self._moved:
             self.mean_s *= _DELAY_RETENTION
-            first, second, third = self._last_s
-            self._last_s = (
-                first * _DELAY_RETENTION,
-                second * _DELAY_RETENTION,
-                third * _DELAY_RETENTION,
-            )
+            self._last_s = [each * _DELAY_RETENTION for each in self._last_s]
         self._read_s, self._moved = now_s, False
 
     def record_moves(self, begun_s: float, ended_s: float) -> None:
         """Record the moves of a tick; half of them are taken to be done by the middle."""
         delay_s = max((begun_s + ended_s) / 2 - self._read_s, 0.0)
-        _, before, last = self._last_s
-        self._last_s = before, last, delay_s
+        self._last_s = [*self._last_s[1:], delay_s]
         self._ticks += 1
         self._moved = True
         weight = _DELAY_WEIGHT if self._ticks > 2 else 1.0

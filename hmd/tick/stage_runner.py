@@ -51,7 +51,7 @@ class StageTimer:
     def run(self, stage: Stage, step: Callable[[], T], default: T, work: Work | None = None) -> T:
         """Return the result of a step of a stage; ``default`` is for runners that catch errors.
 
-        Its CPU time is counted as ``work``: by default the stage's own, or other.
+        Its CPU time is counted as ``work``, by default the stage's own.
         """
         del default
         work = work or _WORK_OF_STAGE.get(stage, Work.OTHER)

@@ -4,15 +4,13 @@
     limits = budget.limits()
     state, record = tick(state, inputs, limits)
 
-The daemon, the simulator, the benches and tests call the same function, each over its own machine.
-:class:`Machine` has the machine's interfaces; the calls that move pages and page out are behind
-``mover`` (:class:`hmd.migrate.engine.PageCalls`) and ``pageout``
-(:class:`hmd.migrate.pageout.Pageout`), address spaces behind ``sweep``
-(:class:`hmd.residency.memory_reader.MemoryReader`).
+The daemon, the simulator, the benches and tests call the same function, each over its own machine:
+:class:`Machine`, and what is behind ``mover`` (:class:`hmd.migrate.engine.PageCalls`), ``pageout``
+and ``sweep`` (:class:`hmd.residency.memory_reader.MemoryReader`).
 
 Limits are frozen and go in; what a tick has measured, counted and done goes out in its frozen
-record. Sampler, sweep, policy and mover do not know each other: arrays go from one to the next,
-and the heat table is the state that sample, sweep and migrate update.
+record. Sampler, sweep, policy and mover do not know each other: arrays go from one to the next, and
+the heat table is the state that sample, sweep and migrate update.
 """
 
 from __future__ import annotations
@@ -74,69 +72,21 @@ class SampleSource(Protocol):
     @property
     def period(self) -> int:
         """Accesses per sample."""
-        ...
 
     def set_period(self, period: int) -> int:
         """Sample every so many accesses from now on; returns the period that is used."""
-        ...
 
     def read(self) -> AccessBatch:
         """Return the samples since the last read."""
-        ...
-
-
-class HeldSamples:
-    """A sampler whose samples may be looked at before a tick reads them."""
-
-    def __init__(self, sampler: SampleSource) -> None:
-        self.capabilities = sampler.capabilities
-        self._sampler = sampler
-        self._held: list[AccessBatch] = []
-
-    @property
-    def period(self) -> int:
-        """Accesses per sample."""
-        return self._sampler.period
-
-    def set_period(self, period: int) -> int:
-        """Sample every so many accesses from now on; returns the period that is used."""
-        return self._sampler.set_period(period)
-
-    def look(self) -> AccessBatch:
-        """Return the samples since the last look or read, and hold them for the next read."""
-        batch = self._sampler.read()
-        self._held.append(batch)
-        return batch
-
-    def discard(self) -> None:
-        """Discard what is held: the processes that samples index have changed."""
-        self._held.clear()
-
-    def read(self) -> AccessBatch:
-        """Return the samples since the last read."""
-        held, self._held = self._held, []
-        batch = self._sampler.read()
-        return AccessBatch.concatenated([*held, batch]) if held else batch
-
-
-class NodeMemoryReader(Protocol):
-    """How much memory nodes have free, and how much page cache moves may replace."""
-
-    def __call__(self, topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
-        """Return the memory of each node of ``topology``, in its order."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The machine, real or modelled: nodes, samples, memory of nodes, status of a process by pid.
-
-    ``clock`` times moves only; the time of a tick is one of its inputs.
-    """
+    """The machine, real or modelled; ``clock`` times moves only."""
 
     topology: Topology
     sampler: SampleSource
-    node_memory: NodeMemoryReader
+    node_memory: Callable[[Topology, float], tuple[NodeMemory, ...]]
     stat: Callable[[int], ProcessStat | None] = read_stat
     clock: Callable[[], float] = time.monotonic
 
@@ -159,12 +109,14 @@ class Tracked:
 class TickInputs:
     """What a tick acts on. Pages that were idle for ``pageout_s`` are paged out, none if None.
 
-    ``move_guests``: also pages of virtual machines that the sampler does not see.
+    ``held`` are samples that were read since the last tick, to look at them. ``move_guests``: also
+    pages of virtual machines that the sampler does not see.
     """
 
     now_s: float
     machine: Machine
     tracked: Tracked
+    held: tuple[AccessBatch, ...] = ()
     pageout_s: float | None = None
     move_guests: bool = False
 
@@ -173,11 +125,11 @@ class TickInputs:
 class TickLimits:
     """What a tick may cost, as the CPU budget sets it (:mod:`hmd.tick.cpu_budget`).
 
-    ``tick_s`` is the length of the tick, to which its samples belong. ``period`` is the
-    sampling period from now on, None for the present one; ``sweep`` what the residency sweep
-    may take, None for what its settings say. Without ``plan`` the policy does not plan; moves that
-    administrators requested do not wait. A plan whose promotions have less than ``min_gain`` of all
-    accesses is not carried out.
+    ``tick_s`` is the length of the tick, to which its samples belong. ``period`` is the sampling
+    period from now on, None for the present one; ``sweep`` what the residency sweep may take, None
+    for what its settings say. Without ``plan`` the policy does not plan, but administrators' moves
+    do not wait. A plan whose promotions have less than ``min_gain`` of all accesses is not carried
+    out.
     """
 
     tick_s: float
@@ -191,10 +143,8 @@ class TickLimits:
 class TickState:
     """What one tick leaves to the next.
 
-    All but ``memory``, the nodes' memory at the last tick, are tables that ticks update in place:
-    heat, residency, the policy's memory, budget and back-off of moves, the administrators' pause,
-    drains and pins, and what was learned of processes and of the duration of moves. ``dry_policy``
-    plans for the targets that are in a dry run while others are not.
+    All but ``memory``, the nodes' memory at the last tick, are tables that ticks update in place.
+    ``dry_policy`` plans for the targets that are in a dry run while others are not.
     """
 
     heat: HeatTable
@@ -288,15 +238,14 @@ def tick(
 def read_samples(state: TickState, inputs: TickInputs) -> AccessBatch:
     """Return the samples since the last tick; those of shared pages are their owner's."""
     samples = inputs.machine.sampler.read()
+    if inputs.held:
+        samples = AccessBatch.concatenated([*inputs.held, samples])
     state.move_delay.start_tick(inputs.machine.clock())
     return state.sweep.attribute_to_owner(samples, state.heat)
 
 
 def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan: bool) -> Plan:
-    """Return the administrators' moves, then the policy's with the memory and budget that is left.
-
-    None where it may not plan; what processes use of memory and CPUs is followed even then.
-    """
+    """Return the administrators' moves, then the policy's with the memory and budget left."""
     heat, tracked, now_s = state.heat, inputs.tracked, inputs.now_s
     readings = state.readings.read_next(tracked.processes, inputs.machine.stat)
     state.allocations.add_readings(state.memory, tracked.processes, tracked.targets, readings)
@@ -345,8 +294,8 @@ def unmovable_mask(state: TickState, inputs: TickInputs) -> npt.NDArray[np.bool_
 def unseen_guests(state: TickState, inputs: TickInputs) -> npt.NDArray[np.bool_]:
     """Return which processes run guests that the sampler does not see, shape ``(processes,)``.
 
-    Their memory looks unused, whatever the guests do: policies leave it where it is, and none is
-    paged out. Requests of administrators do not need its heat.
+    Their memory looks unused, whatever the guests do: it stays, unless administrators request
+    moves.
     """
     processes = state.heat.processes
     if inputs.move_guests or inputs.machine.sampler.capabilities.sees_guests:
@@ -357,7 +306,7 @@ def unseen_guests(state: TickState, inputs: TickInputs) -> npt.NDArray[np.bool_]
 def decide_dry(state: TickState, inputs: TickInputs, limits: TickLimits, plan: Plan) -> Plan | None:
     """Return what would move of the targets in a dry run, with the machine as ``plan`` leaves it.
 
-    The pages of the other targets stay. A second policy plans: policies have a memory.
+    A second policy plans: policies have a memory.
     """
     dry, policy = inputs.tracked.dry, state.dry_policy
     if dry is None or policy is None or not dry.any():
@@ -372,10 +321,7 @@ def decide_dry(state: TickState, inputs: TickInputs, limits: TickLimits, plan: P
 def migrate(
     state: TickState, inputs: TickInputs, plan: Plan, *, dry_run: bool = False
 ) -> MoveOutcome | None:
-    """Apply a plan, and record in the heat table where its pages are now; None without moves.
-
-    In a ``dry_run`` nothing moves, whatever the mover's settings say.
-    """
+    """Apply a plan, and record in the heat table where its pages are now; None without moves."""
     if not len(plan):
         return None
     clock = inputs.machine.clock
@@ -396,7 +342,6 @@ def record_admin_progress(
     """Record what a plan did for the moves and drains that administrators requested.
 
     Only of plans that were made: a decision that failed does not mean that nothing is left to move.
-    About 1 ns per page while a node is drained, else microseconds.
     """
     admin, heat = state.admin, state.heat
     if admin.paused:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from hmd.linux.page_calls import UNTOUCHED, MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat
 from hmd.migrate import MoveOutcome, Mover, MoverSettings, MoveStatus
-from hmd.policy.move_order import phase_numbers
 from hmd.policy.plan import Plan
+from hmd.policy.planning import phase_numbers
 
 PAGE = 4096
 HUGE = 512

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
+from hmd.base.numba_kernels import Int64s
 from hmd.policy.nodes import Nodes, nodes_of
 from hmd.policy.plan import MachineView, Plan, TierRequest
 from hmd.policy.planning import build_plan
@@ -80,9 +80,7 @@ class Age:
         must = None if settings.idle is None else tier > here
         return build_plan(pages, nodes, TierRequest(tier, key, must), machine.budget_bytes)
 
-    def _idle_ticks(
-        self, pages: PageView, nodes: Nodes, machine: MachineView
-    ) -> npt.NDArray[np.int64]:
+    def _idle_ticks(self, pages: PageView, nodes: Nodes, machine: MachineView) -> Int64s:
         """Return the longest idle time of a page on each tier but the last, in ticks."""
         if self.settings.idle is not None:
             return _doubling(self.settings.idle / machine.tick_s, nodes.tiers - 1)
@@ -95,16 +93,14 @@ class Age:
         oldest = np.append(ages, _NEVER).astype(np.int64)
         return np.where(fit == len(ages), _NEVER, np.maximum(oldest[np.maximum(fit - 1, 0)], 1))
 
-    def _active_ticks(
-        self, machine: MachineView, idle_at: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def _active_ticks(self, machine: MachineView, idle_at: Int64s) -> Int64s:
         """Return the age limit for promotion to each tier but the last, in ticks."""
         if self.settings.active is None:
             return idle_at // 2
         return np.minimum(_doubling(self.settings.active / machine.tick_s, len(idle_at)), idle_at)
 
 
-def _doubling(first: float, count: int) -> npt.NDArray[np.int64]:
+def _doubling(first: float, count: int) -> Int64s:
     """Return ``first``, twice that, and so on, in whole ticks."""
     ticks = first * 2.0 ** np.arange(count, dtype=np.float64)
     return np.asarray(np.minimum(ticks, _NEVER), np.int64)

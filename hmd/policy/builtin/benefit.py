@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The default policy: a move is made if it saves more time than it costs.
 
-Takes rates per page, latencies of tiers and the persistence of heat
-(:mod:`hmd.policy.horizon`), gives a plan. A promotion saves the page's accesses
-per second, times the difference in latency, divided by the memory-level parallelism of the process,
-times the seconds that its heat is expected to last. It costs its own move and, where the tier is
-full, the loss and the move of the coldest page there. Candidates and victims are paired from both
-ends until a pair does not pay. So nothing moves where nothing pays, and there is no threshold to
-set. Latencies are current, from samples: where the bandwidth of a fast tier is the limit, loads
-wait longer for it than for the tier below, and hot pages are demoted until they wait alike.
-
-Rates are the expected accesses of pages, whatever their number of samples (:mod:`hmd.heat.rates`),
-and, as far as what was hot comes back, the mean of many ticks (:mod:`hmd.policy.long_run`). With
-``confidence``, savings and losses are taken at the cautious end of what samples allow. About 60 ns
-per page.
+Moves pay as :mod:`hmd.policy.saving` says, by the expected accesses of pages whatever their number
+of samples (:mod:`hmd.heat.rates`), mixed with the mean of many ticks where what was hot comes back
+(:mod:`hmd.policy.long_run`), for as long as heat is expected to last (:mod:`hmd.policy.horizon`),
+divided by how many misses of a process overlap. So there is no threshold to set. Latencies are
+current, from samples: where the bandwidth of a fast tier is the limit, loads wait longer for it
+than for the tier below, and hot pages are demoted until they wait alike
+(:mod:`hmd.policy.latency`). With ``confidence``, savings and losses are taken at the cautious end
+of what samples allow.
 
 Where samples count no accesses, no time follows from them, and it plans as
 :mod:`hmd.policy.builtin.histogram` does.
@@ -21,18 +16,26 @@ Where samples count no accesses, no time follows from them, and it plans as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
+import numpy as np
 from pydantic import Field
 
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
+from hmd.policy.cohorts import Cohorts
+from hmd.policy.horizon import Persistence
+from hmd.policy.latency import BandwidthBalance, loaded_latency_ns, parallelism
+from hmd.policy.long_run import LongRun
 from hmd.policy.nodes import nodes_of
 from hmd.policy.plan import MachineView, Plan
-from hmd.policy.saving import MoveTerms, PayingMoves, RateCorrection
+from hmd.policy.planning import build_plan
+from hmd.policy.saving import MoveTerms, Rates, SavingsLedger, Values
 from hmd.policy.settings import HeadroomSettings, PolicyInfo, Search
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
+
+_NO_LIMIT: Final = 2.0
 
 
 class BenefitSettings(HeadroomSettings):
@@ -64,20 +67,28 @@ class BenefitSettings(HeadroomSettings):
 
 
 class Benefit:
-    """Makes the moves that save more time than they cost."""
+    """Makes the moves that save more time than they cost; keeps what it learns between ticks."""
 
     name = "benefit"
 
-    def __init__(
-        self, settings: BenefitSettings | None = None, correct: RateCorrection | None = None
-    ) -> None:
-        """Decide with rates as they are, or as ``correct`` returns them."""
+    def __init__(self, settings: BenefitSettings | None = None) -> None:
         self.settings = settings or BenefitSettings()
-        self.moves = PayingMoves(correct)
+        cohorts = Cohorts()
+        self.long_run, self.persistence = LongRun(cohorts), Persistence(cohorts)
+        self._balance = BandwidthBalance()
         kept = HistogramSettings(
             headroom=self.settings.headroom, headroom_min=self.settings.headroom_min
         )
         self._ranking = Histogram(kept)
+
+    def expected_rates(self, pages: PageView, rate: Rates, horizon_ticks: Values) -> Rates:
+        """Return the accesses per second and base page by which moves have to pay, ``(n,)``.
+
+        ``rate`` are those of the view mixed with the long run, ``horizon_ticks`` for how long moves
+        have to pay, by process.
+        """
+        del pages, horizon_ticks
+        return rate
 
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
@@ -87,8 +98,25 @@ class Benefit:
         nodes = nodes_of(machine, settings.headroom, settings.headroom_min)
         if not nodes.can_move(pages, machine):
             return Plan.empty(pages.processes)
+        rate = self.long_run.mix_rates(pages)
+        ticks = self.persistence.horizons(pages)
+        rate = self.expected_rates(pages, rate, ticks)
+        # Until they have moved, pages save nothing.
+        horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, 0.0)
+        seconds = horizon_s / parallelism(pages, machine)
         terms = MoveTerms(settings.move_ns, settings.confidence, settings.samples_min)
-        return self.moves.plan(pages, machine, nodes, terms)
+        ledger = SavingsLedger(pages, rate, terms, seconds)
+        latency = loaded_latency_ns(pages, machine.topology, nodes)
+        moves = 0
+        for tier, share in enumerate(ledger.tier_shares(nodes)[:-1]):
+            limit = self._balance.max_share(tier, share, latency[tier], latency[tier + 1])
+            more = limit - share if limit < 1 else _NO_LIMIT
+            moves += ledger.promote_paying(tier, latency, nodes, more)
+            moves += ledger.demote_for_bandwidth(tier, latency, share - limit)
+        self.persistence.follow_hottest(pages, ledger.competing_rows(), rate)
+        if not moves and not nodes.relieve[:-1].any() and nodes.limits is None:
+            return Plan.empty(pages.processes)
+        return build_plan(pages, nodes, ledger.request(), machine.budget_bytes)
 
 
 POLICY = PolicyInfo(

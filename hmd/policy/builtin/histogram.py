@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: MIT
 """The histogram policy: fill the fast tiers, less headroom, with the hottest pages that fit.
 
-Takes rates per page and the machine, gives a plan; about 12 ns per tracked page and 0.4 µs per
-move. The threshold between hot and cold follows from the histogram of heat and the free memory,
-never from a setting (as in Lee et al., "MEMTIS", SOSP 2023), so that it suits any program and any
-machine. With more than two tiers, pages that do not fit a tier compete for the next one.
-
-Two passes over all pages per tier, about 5 ns per page each. The first fills a histogram of heat on
-a logarithmic scale, which gives the threshold above which pages fit. The second selects the pages
-above it; the bin on the threshold is filled in part, resident pages first. A resident page counts
-with the upper end of its confidence interval, a candidate for promotion with the lower end.
-Hysteresis and the wear of recent moves separate the two further. So sampling noise moves nothing,
-and a page that has just moved stays unless there is much to gain.
+The threshold between hot and cold follows from the histogram of heat and the free memory, never
+from a setting (as in Lee et al., "MEMTIS", SOSP 2023). With more than two tiers, pages that do not
+fit a tier compete for the next one. A resident page counts with the upper end of its confidence
+interval, a candidate for promotion with the lower end; hysteresis and the wear of recent moves
+separate the two further. So sampling noise moves nothing, and a page that has just moved stays
+unless there is much to gain. The bin on the threshold is filled in part, resident pages first.
+About 12 ns per tracked page and 0.4 µs per move.
 """
 
 from __future__ import annotations
@@ -99,10 +95,7 @@ class FitPages(NamedTuple):
 
 
 class FitRule(NamedTuple):
-    """How sure and how large a difference must be (:class:`HistogramSettings`).
-
-    Keys are accesses in ``tick_s`` seconds.
-    """
+    """How sure and how large a difference must be; keys are accesses in ``tick_s`` seconds."""
 
     confidence: float
     hysteresis: float
@@ -226,8 +219,7 @@ def _count_served(pages: FitPages, rule: FitRule, served: Float64s) -> None:
 def choose_tiers(pages: FitPages, capacity: Int64s, rule: FitRule, result: FitResult) -> int:
     """Fill ``result``; returns how many rows are wanted on a faster tier than theirs.
 
-    ``capacity`` is what each tier can hold of these pages, in base pages; the last tier takes
-    the rest.
+    ``capacity`` is what each tier can hold of these pages, in base pages; the last takes the rest.
     """
     wanted, last = result.wanted, len(capacity) - 1
     wanted[:] = _STAYS

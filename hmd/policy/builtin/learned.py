@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The learned policy: a small network corrects each page's rate, and the rule ``benefit`` decides.
 
-Takes the page view, gives a plan. The network, shared by all pages, predicts from two scale-free
-features (:mod:`hmd.policy.learned.features`) how many accesses each page will have in the next
-ticks: its answer is the base-2 logarithm of a factor on the rate that ``benefit`` decides with. A
-quarter of the answer counts, half an octave at most, and rates keep their sum per process: the
-network says which pages are accessed, not how much. So a network whose answer is 0 is ``benefit``,
-and one that is wrong stays near it. The weights come from a file
-(:mod:`hmd.policy.learned.network`). About 100 ns per page.
+The network (:mod:`hmd.policy.learned.network`), shared by all pages, predicts from two scale-free
+features how many accesses each page will have in the next ticks, as a factor on the rate that
+``benefit`` decides with. A quarter of its logarithm counts, half an octave at most, and rates keep
+their sum per process: the network says which pages are accessed, not how much. So a network whose
+answer is 0 is ``benefit``, and one that is wrong stays near it. About 100 ns per page.
 """
 
 from __future__ import annotations
@@ -20,8 +18,13 @@ import numpy.typing as npt
 from pydantic import Field
 
 from hmd.policy.builtin.benefit import Benefit, BenefitSettings
-from hmd.policy.learned.features import FEATURES, feature_columns, process_sums
-from hmd.policy.learned.network import SHIPPED, LearnedWeights
+from hmd.policy.learned.network import (
+    FEATURES,
+    SHIPPED,
+    LearnedWeights,
+    feature_columns,
+    process_sums,
+)
 from hmd.policy.settings import FILE, PolicyInfo
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ class Learned(Benefit):
     def __init__(self, settings: LearnedSettings | None = None) -> None:
         """Read the weights; raises ConfigError for a file that is not usable."""
         settings = settings or LearnedSettings()
-        super().__init__(settings, self._correct)
+        super().__init__(settings)
         self.weights = LearnedWeights.read(Path(settings.weights) if settings.weights else SHIPPED)
 
     def predict(self, pages: PageView, rate: Rates) -> Rates:
@@ -73,7 +76,7 @@ class Learned(Benefit):
         found: Rates = near * scale.astype(np.float32)[pages.process]
         return found
 
-    def _correct(
+    def expected_rates(
         self, pages: PageView, rate: Rates, horizon_ticks: npt.NDArray[np.float64]
     ) -> Rates:
         """Return each row's mean rate over a horizon: beyond the next ticks, it has ``rate``."""
@@ -91,12 +94,12 @@ class Learned(Benefit):
         ``long_run_weight`` is that of the mean over many ticks.
         """
         del machine
-        rate = self.moves.long_run.mix_rates(pages)
+        rate = self.long_run.mix_rates(pages)
         near, columns = self.predict(pages, rate), feature_columns(pages, rate)
         return [
             {
                 "predicted_rate": float(near[row]),
-                "long_run_weight": self.moves.long_run.weight(pages.processes[pages.process[row]]),
+                "long_run_weight": self.long_run.weight(pages.processes[pages.process[row]]),
                 **{name: float(columns[at, row]) for at, name in enumerate(FEATURES)},
             }
             for row in rows.tolist()

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""The network of the learned policy, and its weights in a file.
+"""The network of the learned policy, its features, and its weights in a file.
 
 A small perceptron that all pages share: takes the features of each row, gives the base-2 logarithm
-of a factor on the row's rate. It takes about 15 ns per page.
+of a factor on the row's rate. Features are base-2 logarithms, that of the rate of its ratio to the
+mean page of the process, so that neither the speed of the machine nor the sampling period matters.
+Both take about 15 ns per page.
 
-The weights are an ``.npz`` file, checked in full; any other file is refused with one line. The file
-has a ``header`` (JSON, as bytes), ``mean`` and ``scale`` of each feature, and ``weight_N`` and
-``bias_N`` of each layer. It has no date, so that equal training gives an equal file. Reading takes
-about a millisecond.
+The weights are an ``.npz`` file, checked in full; any other file is refused with one line. It has a
+``header`` (JSON, as bytes), ``mean`` and ``scale`` of each feature, and ``weight_N`` and ``bias_N``
+of each layer, and no date, so that equal training gives an equal file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import io
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, Self
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
@@ -25,7 +26,41 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hmd.base.errors import ConfigError
 from hmd.base.untrusted_files import DAMAGED, read_arrays, reason_of
-from hmd.policy.learned.features import FEATURES, VERSION
+
+if TYPE_CHECKING:
+    from hmd.heat.view import PageView
+
+FEATURES: Final = ("rate", "support")
+"""Names in the order of the columns; docs/reference/learned-features.md describes them."""
+
+VERSION: Final = 3
+"""Weights are valid for one version: a change of a feature is another."""
+
+# What is added to a rate, as a part of the mean: the logarithm of a page without any is finite.
+_FLOOR: Final = 0.1
+_MIN_MEAN: Final = 1e-20
+
+Floats = npt.NDArray[np.float32]
+
+
+def feature_columns(pages: PageView, rate: Floats) -> Floats:
+    """Return the features of each row, shape ``(len(FEATURES), n)``.
+
+    ``rate`` is in accesses per second and base page; shape ``(n,)``.
+    """
+    count = np.bincount(pages.process, pages.size, len(pages.processes))
+    mean = process_sums(pages, rate) / np.maximum(count, 1) + _MIN_MEAN
+    columns = np.empty((len(FEATURES), len(pages)), np.float32)
+    columns[0] = rate * (1 / mean)[pages.process] + _FLOOR
+    columns[1] = 1 + pages.effective_samples
+    return np.log2(columns, out=columns)
+
+
+def process_sums(pages: PageView, rate: Floats) -> npt.NDArray[np.float64]:
+    """Return the sum over the base pages of each process; ``rate`` is per page, by row."""
+    sums = np.bincount(pages.process, rate * pages.size, len(pages.processes))
+    return sums.astype(np.float64)
+
 
 FORMAT: Final = 1
 """Version of the file's layout."""
@@ -44,7 +79,6 @@ MAX_BYTES: Final = 1 << 20
 _MAX_VALUE: Final = 1e6
 _MIN_SCALE: Final = 1e-6
 
-Floats = npt.NDArray[np.float32]
 _Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -52,10 +86,9 @@ _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class WeightsHeader(BaseModel):
     """What a weights file says of itself.
 
-    ``features`` are names in order, of version ``features_version``. ``shape`` are the widths from
-    features to output. ``horizon_ticks`` is for how long ahead the network predicts a mean rate.
-    ``data`` and ``code`` are SHA-256 hashes of the training data and of the code that trained;
-    ``about`` is a sentence for people.
+    ``features`` are names in order, ``shape`` the widths from features to output. ``horizon_ticks``
+    is for how long ahead the network predicts a mean rate. ``data`` and ``code`` are SHA-256 hashes
+    of the training data and of the code that trained; ``about`` is a sentence for people.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -25,7 +25,6 @@ from hmd.sample.selection import OpenedSampler
 from hmd.tick.allowance import AccessSums, TickGain
 from hmd.tick.cpu_budget import CostMeter, CpuBudget
 from hmd.tick.stage_runner import StageTimer
-from hmd.tick.tick import HeldSamples
 
 TEXT = "targets: [{name: a, pid: 1}]\nsample: {sampler: faults}\n"
 
@@ -203,8 +202,7 @@ def test_calm_stages_look_at_samples_and_a_change_ends_the_wait_for_the_tick() -
     built = build(loads(TEXT, "test"))
     built.sampler.close()
     sampler, process = Outside(), ProcessId(1, 1)
-    built.held = HeldSamples(sampler)
-    built.machine = replace(built.machine, sampler=built.held)
+    built.machine = replace(built.machine, sampler=sampler)
     heat, allowance = built.state.heat, built.budget.allowance
     assert allowance is not None
     assert built.next_look_s == math.inf

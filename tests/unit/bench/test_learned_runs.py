@@ -56,7 +56,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(learned_runs, "recorded", lambda *_: RecordedStream("cg", stream, 1.0))
 
     def maker() -> HeldOutRuns:
-        networks = HeldOutNetworks((), lambda _: None)
+        networks = HeldOutNetworks(lambda _: None)
         return HeldOutRuns(load("dram-pm"), networks, Journal(tmp_path / "runs"), lambda _: None)
 
     return maker

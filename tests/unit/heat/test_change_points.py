@@ -206,14 +206,16 @@ def test_unmovable_pages_are_tested_as_others() -> None:
 
 def test_lasting_ticks_by_age_and_past_changes() -> None:
     table = table_of_hot_set(30)
-    assert table.heat_lifetime_ticks.tolist() == [np.inf]
+    assert table.changes.heat_lifetime_ticks(table.history.tick).tolist() == [np.inf]
     tick(table, samples(NEXT_HOT, 100))
-    assert table.heat_lifetime_ticks[0] == pytest.approx(
+    assert table.changes.heat_lifetime_ticks(table.history.tick)[0] == pytest.approx(
         30, abs=1
     )  # as long as the first set lasted
     for seed in range(101, 150):
         tick(table, samples(NEXT_HOT, seed))
-    assert table.heat_lifetime_ticks[0] == pytest.approx(52, abs=2)  # as long as the second has
+    assert table.changes.heat_lifetime_ticks(table.history.tick)[0] == pytest.approx(
+        52, abs=2
+    )  # as long as the second has
 
 
 def test_tracked_processes_change_columns_follow() -> None:
@@ -221,8 +223,8 @@ def test_tracked_processes_change_columns_follow() -> None:
     for seed in range(20):
         tick(table, samples(HOT, seed), 1)
     tick(table, samples(NEXT_HOT, 100), 1)
-    lasting = table.heat_lifetime_ticks
+    lasting = table.changes.heat_lifetime_ticks(table.history.tick)
     table.track_processes([OTHER])
-    assert table.heat_lifetime_ticks.tolist() == [lasting[1]]
+    assert table.changes.heat_lifetime_ticks(table.history.tick).tolist() == [lasting[1]]
     tick(table, samples(NEXT_HOT, 101))
     assert table.stats.changes == 1

@@ -13,7 +13,7 @@ import pytest
 from hmd.emulate.preset import load
 from hmd.emulate.recordings.replay import replayed
 from hmd.learn.episodes import NEUTRAL, SIGNALS, Episode, EpisodeRun
-from hmd.simulate.memory import first_touched
+from hmd.simulate.machine import first_touched
 from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of

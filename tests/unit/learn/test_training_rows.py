@@ -11,7 +11,7 @@ import pytest
 from hmd.emulate.preset import load
 from hmd.learn.rows import RowRequest, TrainingRows, collect_rows
 from hmd.learn.training import make_policy
-from hmd.policy.learned.features import FEATURES
+from hmd.policy.learned.network import FEATURES
 from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of

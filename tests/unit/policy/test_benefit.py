@@ -92,7 +92,7 @@ def test_benefit_hot_set_changes_every_tick_horizon_shrinks() -> None:
         moved[0, tick] = fleeing.tick().moved_pages
         moved[1, tick] = settled.tick().moved_pages
     horizons = [
-        float(policy.moves.persistence.horizons(run.heat.view(run.machine.topology))[0])
+        float(policy.persistence.horizons(run.heat.view(run.machine.topology))[0])
         for run, policy in ((fleeing, fleeing.policy), (settled, settled.policy))
         if isinstance(policy, Benefit)
     ]

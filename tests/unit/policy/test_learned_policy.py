@@ -14,8 +14,7 @@ from hmd.base.units import PAGE_BYTES
 from hmd.policy.builtin.benefit import Benefit, BenefitSettings
 from hmd.policy.builtin.learned import ANSWER_SHARE, Learned, LearnedSettings
 from hmd.policy.builtin.none import NonePolicy
-from hmd.policy.learned.features import FEATURES, feature_columns
-from hmd.policy.learned.network import MAX_OCTAVES, LearnedWeights
+from hmd.policy.learned.network import FEATURES, MAX_OCTAVES, LearnedWeights, feature_columns
 from tests.unit.policy.test_learned_weights import HEADER
 
 PAGES, FAST, HEADROOM = 8192, 2048, 16
@@ -122,7 +121,7 @@ def test_learned_correction_fades_beyond_the_ticks_that_it_predicts() -> None:
     assert isinstance(policy, Learned)
     near, ticks = policy.predict(pages, pages.rate), policy.weights.header.horizon_ticks
     for horizon, part in ((ticks / 2, 1.0), (4.0 * ticks, 0.25)):
-        corrected = policy._correct(pages, pages.rate, np.full(1, horizon))
+        corrected = policy.expected_rates(pages, pages.rate, np.full(1, horizon))
         assert np.allclose(corrected, pages.rate + part * (near - pages.rate), rtol=1e-4)
 
 

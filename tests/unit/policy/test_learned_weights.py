@@ -12,11 +12,12 @@ import pytest
 
 from hmd.base.errors import ConfigError
 from hmd.policy import registry
-from hmd.policy.learned.features import FEATURES, VERSION
 from hmd.policy.learned.network import (
+    FEATURES,
     FORMAT,
     MAX_OCTAVES,
     SHIPPED,
+    VERSION,
     LearnedWeights,
     WeightsHeader,
 )

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.policy.move_order import PlacedMoves, order_in_phases, phase_numbers
 from hmd.policy.plan import Plan
+from hmd.policy.planning import order_in_phases, phase_numbers
 
 Column = npt.NDArray[np.int64]
 
@@ -26,9 +26,9 @@ def column(*values: int) -> Column:
 
 def ordered(moves: list[tuple[int, int, int]], tiers: Column, room: list[int]) -> list[int]:
     """Return the order of moves of (pages, from node, to node)."""
-    placed = PlacedMoves(*(column(*(move[i] for move in moves)) for i in range(3)))
+    size, source, target = (column(*(move[i] for move in moves)) for i in range(3))
     order = np.full(len(moves), -1, np.int64)
-    order_in_phases(placed, tiers, int(tiers.max()) + 1, column(*room), order)
+    order_in_phases(size, source, target, tiers, int(tiers.max()) + 1, column(*room), order)
     return order.tolist()
 
 

@@ -3,10 +3,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from hmd.policy.saving import Side, paying_pairs
+from hmd.policy.saving import paying_pairs
+
+
+class Side(NamedTuple):
+    """What each row gains or loses, and its pages."""
+
+    value: npt.NDArray[np.float64]
+    size: npt.NDArray[np.int64]
 
 
 def by_hand(coming: Side, leaving: Side, room: int) -> tuple[list[int], list[int]]:
@@ -41,20 +51,20 @@ def test_pairs_drawn_at_random_equal_those_by_hand(room: int) -> None:
             Side(random.permutation(50)[:count].astype(float), random.integers(1, 4, count))
             for count in rows
         )
-        came, gone = paying_pairs(coming, leaving, room)
+        came, gone = paying_pairs(*coming, *leaving, room)
         assert (came.tolist(), gone.tolist()) == by_hand(coming, leaving, room)
 
 
 def test_pairs_tier_over_its_headroom_coldest_leave_though_nothing_comes() -> None:
     nothing = Side(np.empty(0), np.empty(0, np.int64))
     leaving = Side(np.array([5.0, 1.0, 3.0]), np.array([1, 1, 1]))
-    came, gone = paying_pairs(nothing, leaving, -2)
+    came, gone = paying_pairs(*nothing, *leaving, -2)
     assert came.tolist() == []
     assert gone.tolist() == [1, 2]
 
 
 def test_pairs_gain_equal_to_loss_does_not_pay() -> None:
     one = Side(np.array([2.0]), np.array([1]))
-    came, gone = paying_pairs(one, one, 0)
+    came, gone = paying_pairs(*one, *one, 0)
     assert came.tolist() == []
     assert gone.tolist() == []

@@ -26,7 +26,7 @@ from hmd.linux.memory_policy import parse_numa_maps
 from hmd.linux.procfs import ProcessId
 from hmd.metrics.move_journal import MoveJournal
 from hmd.policy import registry
-from hmd.policy.learned.features import FEATURES
+from hmd.policy.learned.network import FEATURES
 from hmd.residency.sweep import ResidencySweep
 from hmd.simulate.machine import PROGRAM, SimulatedMachine
 from hmd.simulate.pmu import PmuSettings

@@ -21,7 +21,7 @@ from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MAX_INSTRUCTIONS, MissStream
 from hmd.emulate.recordings.replay import replayed
 from hmd.emulate.timing_params import timing_params
-from hmd.simulate.memory import first_rows
+from hmd.simulate.machine import first_rows
 from tests.unit.simulate.conftest import stream_of
 
 MUTANTS = 2000

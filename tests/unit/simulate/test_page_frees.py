@@ -17,8 +17,16 @@ from hmd.emulate.recordings.misses import MissStream, PageFrees
 from hmd.emulate.recordings.replay import replayed
 from hmd.linux.page_calls import MoveFlags
 from hmd.policy import registry
-from hmd.simulate.machine import PROGRAM, MigrationCost, SimulatedMachine
-from hmd.simulate.memory import FAST, SLOW, SimulatedMemory, first_touch, first_touched
+from hmd.simulate.machine import (
+    FAST,
+    PROGRAM,
+    SLOW,
+    MigrationCost,
+    SimulatedMachine,
+    SimulatedMemory,
+    first_touch,
+    first_touched,
+)
 from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import Simulated, SimulationSettings, simulate
 from tests.unit.simulate.conftest import BASE, stream_of

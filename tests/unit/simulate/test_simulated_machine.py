@@ -12,8 +12,7 @@ from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissStream
 from hmd.emulate.recordings.replay import replayed
 from hmd.linux.page_calls import MoveFlags
-from hmd.simulate.machine import PROGRAM, SimulatedMachine
-from hmd.simulate.memory import FAST, SLOW
+from hmd.simulate.machine import FAST, PROGRAM, SLOW, SimulatedMachine
 from tests.unit.simulate.conftest import BASE, PAGES
 
 FAST_PAGES = 256

@@ -13,8 +13,7 @@ from hmd.emulate.recordings.misses import MissStream
 from hmd.policy import registry
 from hmd.policy.admin import AdminState, Pin
 from hmd.policy.plan import Policy
-from hmd.simulate.machine import PROGRAM, MigrationCost, SimulatedMachine
-from hmd.simulate.memory import FAST, SLOW
+from hmd.simulate.machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine
 from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import (
     TARGET,

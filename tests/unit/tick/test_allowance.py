@@ -10,15 +10,14 @@ from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Node, Topology
 from hmd.metrics.status import Work
 from hmd.metrics.tick_record import TickRecord
+from hmd.policy.latency import MAX_PARALLELISM
 from hmd.policy.plan import Plan
 from hmd.sample.access_batch import AccessBatch
-from hmd.sample.sampler import CAPABILITIES
 from hmd.tick.allowance import (
     BUCKET_S,
     CALM_SHARE,
     FIND_S,
     MACHINE_SHARE,
-    MAX_OVERLAP,
     MIN_PAYING_SHARE,
     SAVED_SHARE,
     SEARCH_S,
@@ -30,7 +29,6 @@ from hmd.tick.allowance import (
     tick_gain,
 )
 from hmd.tick.cpu_budget import BudgetSettings, CpuBudget
-from hmd.tick.tick import HeldSamples
 
 CPUS = 128
 MAX_SHARE = MACHINE_SHARE * CPUS
@@ -185,7 +183,7 @@ def test_gain_of_misses_that_overlap_counts_once() -> None:
     # 4,000 misses of 300 ns, each standing for a million, in two seconds of one CPU.
     busy = record(Plan.empty(), [1] * 40, period=100_000)
     assert tick_gain(busy, TOPOLOGY, 0.3, 1.0).saved_s == pytest.approx(0.5)
-    assert tick_gain(busy, TOPOLOGY, 1e-6, 1.0).saved_s == pytest.approx(1 / MAX_OVERLAP)
+    assert tick_gain(busy, TOPOLOGY, 1e-6, 1.0).saved_s == pytest.approx(1 / MAX_PARALLELISM)
 
 
 def test_budget_without_quota_moves_beyond_it_are_paid_by_what_they_save() -> None:
@@ -214,33 +212,3 @@ def test_budget_without_quota_stays_within_a_thousandth_in_calm_times() -> None:
         cpu_s, elapsed_s = cpu_s + sum(spent.values()), elapsed_s + limits.tick_s
     assert budget.limits().min_gain == MIN_PAYING_SHARE
     assert cpu_s / elapsed_s < 1.25 * CALM_SHARE
-
-
-class Drawn:
-    """A sampler of one sample per read, at rising addresses."""
-
-    capabilities = CAPABILITIES["pmu"]
-    period = 7
-
-    def __init__(self) -> None:
-        self.reads = 0
-
-    def set_period(self, period: int) -> int:
-        self.period = period
-        return period
-
-    def read(self) -> AccessBatch:
-        self.reads += 1
-        return AccessBatch.of(np.array([self.reads], np.uint64))
-
-
-def test_held_samples_are_read_once_after_a_look() -> None:
-    held = HeldSamples(Drawn())
-    assert held.look().address.tolist() == [1]
-    assert held.look().address.tolist() == [2]
-    assert held.read().address.tolist() == [1, 2, 3]
-    assert held.read().address.tolist() == [4]
-    held.look()
-    held.discard()
-    assert held.read().address.tolist() == [6]
-    assert held.set_period(9) == held.period == 9

@@ -67,6 +67,17 @@ def use_policy(synthetic: SyntheticRun, policy: Policy) -> None:
     synthetic.ticks.state = replace(synthetic.ticks.state, policy=policy)
 
 
+def test_tick_counts_samples_that_were_looked_at_before_those_since(
+    synthetic: SyntheticRun, tick: Tick
+) -> None:
+    looked_at = AccessBatch.of(np.full(3, BASE, np.uint64), process=0)
+    inputs = synthetic.ticks.inputs
+    synthetic.ticks.inputs = replace(inputs, held=(looked_at, looked_at))
+    record = tick(1.0)
+    assert len(record.batch) == 20_006
+    assert (record.batch.address[:6] == BASE).all()
+
+
 def test_tick_records_every_stage(tick: Tick) -> None:
     record = tick(1.0)
     assert len(record.batch) == len(record.node) == 20_000
