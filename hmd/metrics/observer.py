@@ -50,29 +50,6 @@ from hmd.sample.sampler import Sampler
 _REVISION: Final = revision()
 
 
-class OwnCost:
-    """The costs of this process; ``cpu_s`` counts from the construction on.
-
-    CPU time is of CLOCK_PROCESS_CPUTIME_ID, since psutil's cpu_times() counts clock ticks of 10 ms
-    (proc_pid_stat(5)). Reading both costs about 10 µs.
-    """
-
-    def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._begun_s = time.process_time()
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU time of all threads so far, in seconds."""
-        return time.process_time() - self._begun_s
-
-    @property
-    def resident_bytes(self) -> int:
-        """Resident memory now, shared pages included."""
-        resident: int = self._process.memory_info().rss
-        return resident
-
-
 @dataclass(frozen=True, slots=True)
 class ObservedConfig:
     """What the status shows of the configuration; shares are of one CPU."""
@@ -123,7 +100,8 @@ class Observer:
     ) -> None:
         self._proc, self._clock, self._now = proc, clock, now
         self._started_s, self._begun_s = now(), clock()
-        self._own = OwnCost()
+        self._process = psutil.Process()
+        self._begun_cpu_s = time.process_time()
         self._names: dict[ProcessId, str] = {}
         self._reload = ReloadStatus(True, self._started_s)
         self._counters, self._recent_moves = Counters(topology), RecentMoves()
@@ -225,8 +203,9 @@ class Observer:
             tick_seconds=counters.tick_seconds.copy(),
             stages={stage: self._stage(stage) for stage in Stage},
             stage_failures=dict(counters.stage_failures),
-            cpu_s=self._own.cpu_s,
-            resident_bytes=self._own.resident_bytes,
+            # psutil's cpu_times() counts clock ticks of 10 ms (proc_pid_stat(5)).
+            cpu_s=time.process_time() - self._begun_cpu_s,
+            resident_bytes=self._process.memory_info().rss,
             reload=self._reload,
             sampler=self._sampler_status(),
             control=self._control,

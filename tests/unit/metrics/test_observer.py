@@ -2,6 +2,8 @@
 """Counters summed over ticks, and the JSON of the status socket."""
 
 import json
+import mmap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +52,21 @@ def test_observer_moves_counted_per_process_target_and_flow(
     assert now.moves.flows == (NodeFlow(0, 2, PAGE), NodeFlow(2, 0, 512 * PAGE))
     assert (now.moves.promoted_bytes, now.moves.demoted_bytes) == (512 * PAGE, PAGE)
     assert now.moves.failed_pages == now.moves.failures["busy"] == 1
+
+
+def test_observer_own_cpu_time_and_memory_of_this_process(
+    observer: Observer, tick: TickRecord
+) -> None:
+    before = observer.observe(tick, places())
+    until_s = time.process_time() + 0.05
+    while time.process_time() < until_s:
+        pass
+    # Not of the heap, which may hold 64 MiB that earlier tests touched and freed.
+    with mmap.mmap(-1, 64 << 20) as mapped:
+        mapped[::PAGE] = b"1" * (len(mapped) // PAGE)
+        after = observer.observe(tick, places())
+    assert 0.05 <= after.cpu_s - before.cpu_s < 1.0
+    assert after.resident_bytes - before.resident_bytes > 48 << 20
 
 
 def test_observer_own_stage_time_and_failures_counted(observer: Observer, tick: TickRecord) -> None:
