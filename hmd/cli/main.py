@@ -149,8 +149,6 @@ class CommandParser(argparse.ArgumentParser):
 class TopParser(CommandParser):
     """The parser of ``hmd`` itself; its help lists the commands of the table in groups."""
 
-    families: argparse._SubParsersAction[CommandParser]
-
     def format_help(self) -> str:
         """Return usage, commands by group, options, examples and exit codes."""
         lines = [f"usage: {self.prog} COMMAND [options]", "", str(self.description), ""]
@@ -178,10 +176,10 @@ def build_parser(names: Iterable[str] = COMMANDS) -> TopParser:
         "-V", "--version", action="version", version=f"hmd {__version__}", help="print the version"
     )
     parser.set_defaults(func=lambda _: _help_without_command(parser))
-    parser.families = parser.add_subparsers(metavar="COMMAND", parser_class=CommandParser)
+    families = parser.add_subparsers(metavar="COMMAND", parser_class=CommandParser)
     for name in names:
         command = _load(name)
-        added = parser.families.add_parser(
+        added = families.add_parser(
             name, help=COMMANDS[name], description=command.DESCRIPTION, epilog=command.EXAMPLES
         )
         if hasattr(command, "add_arguments"):

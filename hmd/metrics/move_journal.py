@@ -2,13 +2,14 @@
 """The moves of the last ticks, in two forms.
 
 ``MoveJournal`` keeps single moves (about 40 bytes each) and says which pages of a range of
-addresses moved lately, and what else moved then; about 50 ns per move. ``RecentMoves`` sums each
+addresses moved lately, and what else moved then; about 50 ns per move. ``tick_moves`` sums each
 tick up as a few flows, a target's pages from one node to another, for the status; 80 ns per move.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +20,7 @@ from hmd.base.units import PAGE_BYTES
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import Topology
 from hmd.metrics.counters import Counters
-from hmd.metrics.status import MAX_FLOWS, MAX_TICKS_KEPT, MoveFlow, TickMoves
+from hmd.metrics.status import MAX_FLOWS, MoveFlow, TickMoves
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate.status import MoveOutcome, MoveStatus
 from hmd.policy.plan import Plan
@@ -49,35 +50,11 @@ class PastMove:
     others_rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class _MovedPlan:
-    """The moves of a tick that were executed."""
-
-    now_s: float
-    plan: Plan
-    latency_ns: tuple[float, ...]
-
-    def past_move(self, row: int, up: npt.NDArray[np.bool_]) -> PastMove:
-        """Return one move; ``up`` says of each whether it was a promotion."""
-        plan = self.plan
-        others = plan.take(np.flatnonzero(up != up[row]))
-        return PastMove(
-            self.now_s,
-            int(plan.from_node[row]),
-            int(plan.to_node[row]),
-            int(plan.pages[row]),
-            float(plan.heat[row]),
-            bool(up[row]),
-            int(others.pages.sum()),
-            float(others.heat.mean()) if len(others) else 0.0,
-        )
-
-
 class MoveJournal:
     """Keeps at most ``ROWS`` moves; for the loop's thread."""
 
     def __init__(self) -> None:
-        self._ticks: deque[_MovedPlan] = deque()
+        self._ticks: deque[tuple[float, Plan, tuple[float, ...]]] = deque()
         self._rows = 0
 
     def add(self, tick: TickRecord, topology: Topology) -> None:
@@ -88,49 +65,48 @@ class MoveJournal:
         rows = np.flatnonzero(outcome.moved_pages > 0)[:ROWS]
         if not len(rows):
             return
-        self._ticks.append(_MovedPlan(tick.now_s, tick.plan.take(rows), topology.latency_ns))
+        self._ticks.append((tick.now_s, tick.plan.take(rows), topology.latency_ns))
         self._rows += len(rows)
         while self._rows > ROWS:
-            self._rows -= len(self._ticks.popleft().plan)
+            self._rows -= len(self._ticks.popleft()[1])
 
     def moves(self, process: ProcessId, begin: int, end: int) -> list[PastMove]:
         """Return the last moves of a process's pages in a range of addresses, latest first."""
         found: list[PastMove] = []
-        for tick in reversed(self._ticks):
-            plan = tick.plan
+        for now_s, plan, latency_ns in reversed(self._ticks):
             if process not in plan.processes:
                 continue
             own = plan.process == plan.processes.index(process)
             stop = plan.address + plan.pages.astype(np.uint64) * np.uint64(PAGE_BYTES)
             inside = own & (plan.address < np.uint64(end)) & (stop > np.uint64(begin))
-            latency = np.array([*tick.latency_ns, 0.0])
+            latency = np.array([*latency_ns, 0.0])
             up = latency[plan.to_node] < latency[plan.from_node]
-            rows = np.flatnonzero(inside)[: ANSWERED - len(found)]
-            found += [tick.past_move(row, up) for row in rows.tolist()]
+            for row in np.flatnonzero(inside)[: ANSWERED - len(found)].tolist():
+                others = plan.take(np.flatnonzero(up != up[row]))
+                found.append(
+                    PastMove(
+                        now_s=now_s,
+                        from_node=int(plan.from_node[row]),
+                        to_node=int(plan.to_node[row]),
+                        pages=int(plan.pages[row]),
+                        rate=float(plan.heat[row]),
+                        promoted=bool(up[row]),
+                        others=int(others.pages.sum()),
+                        others_rate=float(others.heat.mean()) if len(others) else 0.0,
+                    )
+                )
             if len(found) >= ANSWERED:
                 break
         return found
 
 
-class RecentMoves:
-    """The moves of the last ``MAX_TICKS_KEPT`` ticks that planned any."""
-
-    def __init__(self) -> None:
-        self._ticks: deque[TickMoves] = deque(maxlen=MAX_TICKS_KEPT)
-
-    def add(self, tick: TickRecord, counters: Counters, uptime_s: float) -> None:
-        """Record what a tick moved, after the counters have taken it."""
-        for plan, outcome in ((tick.plan, tick.outcome), (tick.dry_plan, tick.dry_outcome)):
-            if plan is None or not len(plan):
-                continue
+def tick_moves(tick: TickRecord, counters: Counters, uptime_s: float) -> Iterator[TickMoves]:
+    """Yield what a tick moved, once the counters have taken it: its plan and that of dry runs."""
+    for plan, outcome in ((tick.plan, tick.outcome), (tick.dry_plan, tick.dry_outcome)):
+        if plan is not None and len(plan):
             dry_run = outcome is not None and outcome.dry_run
-            planned = int(plan.pages.sum())
             flows = _flows(plan, outcome, counters)
-            self._ticks.append(TickMoves(counters.ticks, uptime_s, dry_run, planned, flows))
-
-    def latest(self) -> tuple[TickMoves, ...]:
-        """Return the moves of each tick, oldest first."""
-        return tuple(self._ticks)
+            yield TickMoves(counters.ticks, uptime_s, dry_run, int(plan.pages.sum()), flows)
 
 
 def _flows(plan: Plan, outcome: MoveOutcome | None, counters: Counters) -> tuple[MoveFlow, ...]:

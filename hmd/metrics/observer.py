@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -26,10 +27,11 @@ from hmd.linux.procfs import PROC, ProcessId, read_stat
 from hmd.linux.topology import NodeMemory, Topology
 from hmd.metrics.counters import Counters
 from hmd.metrics.demand import TargetDemands
-from hmd.metrics.move_journal import RecentMoves
+from hmd.metrics.move_journal import tick_moves
 from hmd.metrics.status import (
     HEAT_LOG2,
     MAX_LISTED,
+    MAX_TICKS_KEPT,
     BudgetStatus,
     ControlStatus,
     HeatStatus,
@@ -42,6 +44,7 @@ from hmd.metrics.status import (
     StageStatus,
     Status,
     TargetStatus,
+    TickMoves,
 )
 from hmd.metrics.tick_record import TickRecord
 from hmd.sample.access_batch import AccessBatch
@@ -104,7 +107,8 @@ class Observer:
         self._begun_cpu_s = time.process_time()
         self._names: dict[ProcessId, str] = {}
         self._reload = ReloadStatus(True, self._started_s)
-        self._counters, self._recent_moves = Counters(topology), RecentMoves()
+        self._counters = Counters(topology)
+        self._recent_moves: deque[TickMoves] = deque(maxlen=MAX_TICKS_KEPT)
         self._ticked_s = self._started_s
         self._succeeded_s = dict.fromkeys(Stage, self._started_s)
         self._residency: ResidencyCounts | None = None
@@ -126,7 +130,8 @@ class Observer:
         if (topology.tiers, topology.latency_ns) == (was.tiers, was.latency_ns):
             self._counters.topology = topology
         else:
-            self._counters, self._recent_moves = Counters(topology), RecentMoves()
+            self._counters = Counters(topology)
+            self._recent_moves.clear()
             self._residency = None
         self._counters.retain_targets(setting.targets)
         self._counters.dry_targets = setting.dry_targets
@@ -166,7 +171,7 @@ class Observer:
         self._ticked_s = self._now()
         for stage in tick.stage_s.keys() - tick.failed:
             self._succeeded_s[stage] = self._ticked_s
-        self._recent_moves.add(tick, counters, self._clock() - self._begun_s)
+        self._recent_moves.extend(tick_moves(tick, counters, self._clock() - self._begun_s))
         self._residency, self._memory = residency, tick.memory
         self.latest = self._status()
         return self.latest
@@ -216,7 +221,7 @@ class Observer:
             heat_table=self._heat_table(),
             moves=counters.moves(),
             savings=replace(counters.savings_tracker.savings),
-            recent_moves=self._recent_moves.latest(),
+            recent_moves=tuple(self._recent_moves),
             targets=self._targets(resident),
             processes=self._processes(resident),
             compiling=self._compiling,

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 from hmd.control.status_json import status_answer
-from hmd.linux.topology import Topology
-from hmd.metrics.counters import Counters
-from hmd.metrics.move_journal import RecentMoves
 from hmd.metrics.observer import Observer
 from hmd.metrics.status import MAX_FLOWS, MAX_TICKS_KEPT, MoveFlow
 from hmd.metrics.tick_record import TickRecord
@@ -56,7 +53,7 @@ def test_recent_moves_empty_plan_not_listed(observer: Observer, tick: TickRecord
     assert [each.tick for each in observer.observe(tick, None).recent_moves] == [2]
 
 
-def test_recent_moves_ticks_and_flows_bounded(topology: Topology, tick: TickRecord) -> None:
+def test_recent_moves_ticks_and_flows_bounded(observer: Observer, tick: TickRecord) -> None:
     n = 50
     nodes = np.arange(n, dtype=np.int16)
     plan = Plan(
@@ -71,13 +68,12 @@ def test_recent_moves_ticks_and_flows_bounded(topology: Topology, tick: TickReco
     )
     moved = np.full(n, MoveStatus.MOVED, np.int16)
     outcome = MoveOutcome(moved, nodes, plan.pages, {}, {MoveStatus.MOVED: n}, 1, 0.1)
-    moves, counters = RecentMoves(), Counters(topology)
     for _ in range(3 * MAX_TICKS_KEPT):
-        counters.add(replace(tick, plan=Plan.empty(), outcome=None))
-        moves.add(replace(tick, plan=plan, outcome=outcome), counters, 1.0)
-    recent = moves.latest()
+        observer.observe(replace(tick, plan=plan, outcome=outcome), None)
+        observer.observe(replace(tick, plan=Plan.empty(), outcome=None), None)
+    recent = observer.latest.recent_moves
     assert [each.tick for each in recent] == list(
-        range(2 * MAX_TICKS_KEPT + 1, 3 * MAX_TICKS_KEPT + 1)
+        range(4 * MAX_TICKS_KEPT + 1, 6 * MAX_TICKS_KEPT + 1, 2)
     )
     assert {len(each.flows) for each in recent} == {MAX_FLOWS}
     assert recent[0].planned_pages == n
