@@ -55,12 +55,6 @@ class StatusCollector(Collector):
         """Call ``latest`` at each scrape; it must not block."""
         self._latest = latest
 
-    def describe(self) -> Iterable[Metric]:
-        """Return the families without samples, so that registering collects nothing."""
-        for metric in families(self._latest()):
-            metric.samples.clear()
-            yield metric
-
     def collect(self) -> Iterable[Metric]:
         """Return the families with their present values."""
         return families(self._latest())

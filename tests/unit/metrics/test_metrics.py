@@ -202,20 +202,6 @@ def test_metrics_page_has_no_created_series(server: MetricsServer) -> None:
     assert "_created" not in scrape(server)
 
 
-def test_collector_describe_lists_every_family(observer: Observer) -> None:
-    from prometheus_client import CollectorRegistry
-
-    from hmd.metrics.exporter import StatusCollector
-
-    collector = StatusCollector(lambda: observer.latest)
-    registry = CollectorRegistry()
-    registry.register(collector)
-    names = {family.name for family in collector.describe()}
-    assert names == {family.name for family in collector.collect()}
-    with pytest.raises(ValueError, match="Duplicated timeseries"):
-        registry.register(StatusCollector(lambda: observer.latest))
-
-
 def test_metrics_server_busy_port_reported(server: MetricsServer, observer: Observer) -> None:
     expected = rf"cannot serve metrics on {server.address}: Address already in use; set observe"
     with pytest.raises(HmdError, match=expected):
