@@ -9,11 +9,8 @@ Administrators, root and the daemon's user, may everything. Other users may cont
 own processes: those whose pages the kernel would let them move without hmd. move_pages(2) asks for
 PTRACE_MODE_READ_REALCREDS (ptrace(2), "Ptrace access mode checking"); :mod:`hmd.linux.procfs` has
 what that compares. Heat maps show addresses and when a program accesses what, so those of other
-users' processes are hidden; sums of targets are for everyone who may connect.
-
-Only other users have limits of requests per second and of lines in the log: one who asks a thousand
-times per second costs the loop no more than one who asks twenty times, and requests that take long
-count as several.
+users' processes are hidden; sums of targets are for everyone who may connect. Only other users have
+limits of requests per second and of lines in the log; requests that take long count as several.
 """
 
 from __future__ import annotations

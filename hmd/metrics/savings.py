@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Predicted and realised savings of moves, and pages that moved back (ping-pong).
 
-Takes ticks and follows the moves of the last ``WINDOW_TICKS``. Sums the stall time that the moves
-were predicted to save, the stall time that they saved by the samples taken since, and the pages
-that moved back within ``RETURN_TICKS``. Pages that lie together within 2 MiB and move together are
+Moves are followed for ``WINDOW_TICKS``. Pages that lie together within 2 MiB and move together are
 one move: of a hot set of gigabytes, single pages would have no sample for ticks. Of each tick at
 most ``ROWS_PER_TICK`` moves are followed and at most ``SAMPLES_PER_TICK`` samples evaluated, drawn
 at random and weighted by what was left out, so that the sums stay unbiased. A tick costs
-milliseconds where many pages move (bench/stages/metrics.py); nothing where nothing moves.
-
-Another tracker follows what a dry run would have moved as if it had: its savings are what the
-samples of those pages say. It also counts the pages themselves, each once.
+milliseconds where many pages move (bench/stages/metrics.py).
 
 A prediction is the plan's own: the rate of each page, which includes the target's priority, times
 the difference of the unloaded latencies of the two nodes (``Topology.latency_ns``). Both sums cover
