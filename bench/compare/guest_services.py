@@ -88,7 +88,7 @@ class DamonSettings:
 
 
 WATCH = DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "500ms")
-"""The best of the tried settings (bench/compare/emulated_settings.py)."""
+"""The best of the settings in docs/lab/2026-11-comparison-settings.md."""
 
 
 def scheme_words(how: DamonSettings = WATCH) -> tuple[str, ...]:

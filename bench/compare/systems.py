@@ -31,7 +31,7 @@ _TIERING: Mapping[str, str | int] = {
     "/proc/sys/kernel/numa_balancing": 2,
 }
 # A run takes 20 to 100 s by the guest's clock, where a real program runs for minutes. These are the
-# best of the tried settings (bench/compare/emulated_settings.py).
+# best of the settings in docs/lab/2026-11-comparison-settings.md.
 _SCALED: Mapping[str, str | int] = {
     f"{_BALANCING}/scan_delay_ms": 100,
     f"{_BALANCING}/scan_period_min_ms": 100,
