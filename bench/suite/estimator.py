@@ -25,7 +25,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -50,7 +50,8 @@ from hmd.emulate.recordings.recorder import RECORDED_ON
 from hmd.emulate.recordings.replay import Layout, TimingModel, frames, tiers_of
 from hmd.emulate.timing_params import timing_params
 from hmd.estimate.capacity_sweep import sweep
-from hmd.estimate.model import Coefficients, RuntimeModel, Terms, build_model
+from hmd.estimate.model import Coefficients, RuntimeModel, build_model
+from hmd.estimate.overlap import Pairs
 from hmd.estimate.runs import AlignedRuns, side_by_side
 from hmd.estimate.windows import CutBy
 from hmd.sample.cpu_models import Core
@@ -77,15 +78,29 @@ GRID = tuple(
     for power, streams in product((1.0, 1.5, 2.0, 3.0), (1.5, 2.0, 3.0))
 )
 
-ABLATIONS = {
-    "without overlap": Terms(overlap=False),
-    "without correlation": Terms(correlation=False),
-    "without structures": Terms(structures=False),
-    "without core": Terms(core=False),
-    "without load": Terms(load=False),
-    "without streams": Terms(streams=False),
-}
 
+def _figures(model: RuntimeModel, **of_all: float) -> RuntimeModel:
+    """Return the model with these figures of all parts."""
+    changed = {name: np.full_like(getattr(model.figures, name), of_all[name]) for name in of_all}
+    return replace(model, figures=model.figures._replace(**changed))
+
+
+def _numbers(model: RuntimeModel, **known: bool) -> RuntimeModel:
+    return replace(model, numbers=model.numbers._replace(**known))
+
+
+_NONE = np.empty(0, np.int32)
+_NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
+
+ABLATIONS: Mapping[str, Callable[[RuntimeModel], RuntimeModel]] = {
+    "without overlap": lambda model: _figures(model, alone=1.0, overlapping=0.0),
+    "without correlation": lambda model: _numbers(
+        replace(model, pairs=_NO_PAIRS), pairs_known=True
+    ),
+    "without core": lambda model: _figures(model, core_factor=1.0),
+    "without load": lambda model: _numbers(model, load_known=False),
+}
+"""The model without one of its terms."""
 
 _BYTES = ("read_bytes", "write_bytes")
 
@@ -211,10 +226,12 @@ def case_of(
 
 
 def judge_model(
-    case: EstimatorCase, coefficients: Coefficients | None = None, terms: Terms | None = None
+    case: EstimatorCase,
+    coefficients: Coefficients | None = None,
+    ablate: Callable[[RuntimeModel], RuntimeModel] = lambda model: model,
 ) -> Errors:
-    """Return the errors of hmd's model."""
-    model: RuntimeModel = build_model(case.runs, coefficients, terms)
+    """Return the errors of hmd's model, less what ``ablate`` takes from it."""
+    model = ablate(build_model(case.runs, coefficients))
     found = {
         name: model.estimate(layout).runtime_ns * 1e-9 for name, layout in case.layouts.items()
     }
@@ -368,7 +385,7 @@ def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
         len(usual.runs.slow.pair_part),
         {windows: judge_published(usual, windows) for windows in PUBLISHED_WINDOWS},
         [judge_model(usual, coefficients) for coefficients in GRID],
-        {name: judge_model(usual, terms=terms) for name, terms in ABLATIONS.items()},
+        {name: judge_model(usual, ablate=ablate) for name, ablate in ABLATIONS.items()},
         {name: judge_model(case(sampling)) for name, sampling in others.items()},
         estimate_s,
         sweep_s,

@@ -37,7 +37,7 @@ from hmd.base.units import PAGE_BYTES
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.recordings.misses import MissStream
 from hmd.emulate.recordings.replay import replayed
-from hmd.estimate import SampleSelection, Terms, build_model, layout, side_by_side
+from hmd.estimate import build_model, layout, side_by_side
 from hmd.policy import registry
 from hmd.sample.cpu_models import Core
 from hmd.simulate.pmu import PmuSettings
@@ -114,12 +114,11 @@ def estimate_error(stream: MissStream, preset: Preset, slow: Trace, fast: Trace)
     address = stream.page_address[: stream.user_pages]
     place = np.searchsorted(address, runs.pages.address)
     chosen = [
-        (SampleSelection.FAST, layout.by_heat(runs.pages, round(share * len(runs.pages))))
-        for share in SHARES
-    ] + [(SampleSelection.BOTH, layout.interleaved(runs.pages, 0.5))]
+        (True, layout.by_heat(runs.pages, round(share * len(runs.pages)))) for share in SHARES
+    ] + [(False, layout.interleaved(runs.pages, 0.5))]
     errors = []
-    for selection, fast_pages in chosen:
-        model = build_model(runs, terms=Terms(rows=selection))
+    for by_heat, fast_pages in chosen:
+        model = build_model(runs, fast_samples=by_heat)
         whole = np.zeros(stream.user_pages, np.bool_)
         whole[place[fast_pages]] = True
         errors.append(model.estimate(fast_pages).runtime_ns * 1e3 / replayed(stream, preset, whole))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import tokenize
+import warnings
 import zlib
 from collections.abc import Collection
 from pathlib import Path
@@ -34,6 +35,7 @@ DAMAGED: Final = (
     BadZipFile,
     zlib.error,
     tokenize.TokenError,
+    UserWarning,
 )
 """What reading an archive raises where the file is not readable, damaged or another kind of file.
 
@@ -66,12 +68,17 @@ def read_arrays(
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of these names, or all; raises one of ``DAMAGED``.
 
-    KeyError for a missing array, ValueError where all arrays together exceed ``max_bytes``.
+    KeyError for a missing array, ValueError where all arrays together exceed ``max_bytes``, and for
+    a member that is no array.
     """
     with path.open("rb") as file:
         with ZipFile(file) as archive:
             if sum(member.file_size for member in archive.infolist()) > max_bytes:
                 raise ValueError(f"its arrays take more than {max_bytes >> 20} MiB")
         file.seek(0)
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in (arrays if names is None else names)}
+        # numpy warns of headers that only Python 2 wrote.
+        with warnings.catch_warnings(action="error"), np.load(file, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in (arrays if names is None else names)}
+    if not all(isinstance(array, np.ndarray) for array in found.values()):
+        raise ValueError("a member is no array")
+    return found

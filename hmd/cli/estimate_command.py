@@ -406,14 +406,13 @@ def read_subject(args: argparse.Namespace, slow_path: Path, fast_path: Path) -> 
 
 def _build_model(args: argparse.Namespace, runs: AlignedRuns, notes: list[str]) -> RuntimeModel:
     """Return hmd's model; adds its caveats to ``notes``."""
-    from hmd.estimate import SampleSelection, Terms, build_model
+    from hmd.estimate import build_model
 
     # A layout that samples of one run select is priced with those of the other.
     by_heat = args.sweep or any(
         option is not None for option in (args.hot_first, args.cold_first, args.fast_bytes)
     )
-    selection = SampleSelection.FAST if by_heat else SampleSelection.BOTH
-    model = build_model(runs, terms=Terms(rows=selection))
+    model = build_model(runs, fast_samples=by_heat)
     if not runs.same_addresses:
         notes.append(
             "the two runs have different addresses, so that the slow run's samples alone are "

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -24,7 +25,6 @@ from hmd.base.errors import ConfigError
 from hmd.base.quantities import Size
 from hmd.base.units import MIB
 from hmd.base.yaml_document import Mapping, locate, parse_document, values
-from hmd.sample.periods import PEBS_RECORD
 
 MAX_NODES = 8
 MAX_CPUS = 16
@@ -143,21 +143,6 @@ class SamplingPreset(_CheckedPreset):
     source: str
 
 
-PEBS = SamplingPreset(
-    record_ns=PEBS_RECORD.record_ns,
-    interrupt_ns=PEBS_RECORD.interrupt_ns,
-    buffer_records=PEBS_RECORD.buffer_records,
-    source=(
-        "Akiyama and Hirofuchi, Quantitative Evaluation of Intel PEBS Overhead, ROSS 2017, "
-        "doi 10.1145/3095770.3095773: 200 to 300 ns per record. An interrupt: kernel commit "
-        "3569c0d7c544, kernbench with one interrupt per record against a full buffer, at periods "
-        "of 40,003 to 100,003 cycles, some 12,000 cycles; a buffer of 64 KiB "
-        "(PEBS_BUFFER_SIZE) holds 327 records of 200 bytes"
-    ),
-)
-"""PEBS of Skylake and later, for presets that do not say otherwise."""
-
-
 class TlbPreset(_CheckedPreset):
     """Data TLBs of a CPU: first level of 4 KiB and of 2 MiB pages, second level of both.
 
@@ -176,25 +161,6 @@ class TlbPreset(_CheckedPreset):
     source: str
 
 
-SKYLAKE_TLB = TlbPreset(
-    entries=64,
-    ways=4,
-    huge_entries=32,
-    huge_ways=4,
-    second_entries=1536,
-    second_ways=12,
-    second_ns=2.7,
-    walk_ns=10,
-    source=(
-        "Skylake-SP: 64 entries of 4 KiB, 32 of 2 MiB, 1536 shared (Intel 64 and IA-32 "
-        "Architectures Optimization Reference Manual, table of TLB parameters); 9 cycles of "
-        "3.3 GHz for a hit of the second level; a walk to a cached leaf entry: 10 ns more per "
-        "access of another 4 KiB page (notes.elimelt.com/operating-systems/benchmarks/tlb.html)"
-    ),
-)
-"""The TLBs of Skylake-SP and Cascade Lake, for presets that do not say otherwise."""
-
-
 class ShootdownPreset(_CheckedPreset):
     """What an interprocessor interrupt costs beyond the instructions of the kernel."""
 
@@ -203,31 +169,23 @@ class ShootdownPreset(_CheckedPreset):
     source: str
 
 
-X86_SHOOTDOWN = ShootdownPreset(
-    send_ns=2700,
-    receive_ns=1000,
-    source=(
-        "A round of a TLB shootdown takes 2 to 10 us (Kumar et al., LATR, ASPLOS 2018, doi "
-        "10.1145/3173162.3173198; Amit et al., Don't shoot down TLB shootdowns!, EuroSys 2020): "
-        "the lower half of that range, as a round here has few receivers; the shares of sender "
-        "and receiver are an assumption"
-    ),
-)
-"""For presets that do not say otherwise."""
-
-
 class Preset(_CheckedPreset):
-    """A machine to emulate."""
+    """A machine to emulate; parts that are not given are those of preset_defaults.yaml."""
 
     name: str
     description: str
     core: CorePreset
     cache: CachePreset
-    sampling: SamplingPreset = PEBS
-    tlb: TlbPreset = SKYLAKE_TLB
-    shootdown: ShootdownPreset = X86_SHOOTDOWN
+    sampling: SamplingPreset
+    tlb: TlbPreset
+    shootdown: ShootdownPreset
     nodes: Annotated[tuple[NodePreset, ...], Field(min_length=1, max_length=MAX_NODES)]
     distances: tuple[tuple[int, ...], ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Any) -> Any:
+        return {**_defaults(), **given} if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -288,6 +246,12 @@ def parse(data: bytes, origin: str) -> Preset:
 
 def _folder() -> Traversable:
     return resources.files("hmd.emulate") / "presets"
+
+
+@cache
+def _defaults() -> Any:
+    file = Path(__file__).with_name("preset_defaults.yaml")
+    return values(parse_document(file.read_bytes(), file.name))
 
 
 def first_problem(error: ValidationError, document: Mapping | None = None) -> str:

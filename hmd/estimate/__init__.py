@@ -4,8 +4,7 @@
 From two recorded runs of a program, one with all of its pages slow and one with all fast, the
 runtime of any other layout, of every capacity of the fast tier, or of a schedule of migrations::
 
-    from hmd.estimate import SampleSelection, Terms, build_model, interval, layout
-    from hmd.estimate import side_by_side, sweep
+    from hmd.estimate import build_model, interval, layout, side_by_side, sweep
     from hmd.trace.reader import TraceFile
 
     runs = side_by_side(TraceFile(Path("slow.hmdt")), TraceFile(Path("fast.hmdt")))
@@ -13,7 +12,7 @@ runtime of any other layout, of every capacity of the fast tier, or of a schedul
     model = build_model(runs)
     print(model.estimate(every_other).runtime_ns, interval(model, every_other))
     # Pages are ordered by the slow run's samples and priced with the fast run's: no selection bias.
-    model = build_model(runs, terms=Terms(rows=SampleSelection.FAST))
+    model = build_model(runs, fast_samples=True)
     curve = sweep(model, layout.heat_order(runs.pages), steps=100)
     print(curve.fast_bytes, curve.runtime_ns, curve.knee)
 
@@ -37,8 +36,6 @@ from hmd.estimate.model import (
     Coefficients,
     Estimate,
     RuntimeModel,
-    SampleSelection,
-    Terms,
     build_model,
 )
 from hmd.estimate.runs import AlignedRuns, TierSpeeds, check, side_by_side
@@ -61,9 +58,7 @@ __all__ = [
     "PricedSchedule",
     "Region",
     "RuntimeModel",
-    "SampleSelection",
     "Schedule",
-    "Terms",
     "TierSpeeds",
     "Windows",
     "build_model",

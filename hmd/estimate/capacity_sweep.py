@@ -4,8 +4,7 @@
 Pages join the fast tier in an order, usually hottest first. One pass over the rows sorts their
 accesses into steps of capacity; each step is then priced from sums. The same samples must not both
 order the pages and price them, or sampling noise counts as heat: order pages by one run
-(``PageIndex.accesses``, the slow run's), and price with the other's rows
-(``Terms(rows=SampleSelection.FAST)``).
+(``PageIndex.accesses``, the slow run's), and price with the other's (``fast_samples``).
 """
 
 from __future__ import annotations

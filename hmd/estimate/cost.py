@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Kernels: accesses to slow memory under a layout, and the time of each window for them.
 
-A part is what one thread does in a window: part ``window * threads + thread``. A cell is a part and
-a kind of access in it: loads by part and class of their page, then by part stores, streamed loads
-and streamed stores. Rows are in order of cell; ``begin``, shape ``(cells + 1,)``, is the first row
-of each. A layout costs one pass over the rows, about 2 ns each, and about 0.1 ms for 60 parts and
-6,000 pairs. A sweep over capacities needs one pass.
+A part is what one thread does in a window: part ``window * threads + thread``. A cell is a class of
+accesses (``AccessClass``) and a part: cell ``access * parts + part``. Rows are in order of cell;
+``begin``, shape ``(cells + 1,)``, is the first row of each. A layout costs one pass over the rows,
+about 2 ns each, and about 0.1 ms for 60 parts and 6,000 pairs. A sweep over capacities needs one
+pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from hmd.base.numba_kernels import (
     Float32s,
-    Float64Cube,
     Float64Plane,
     Float64s,
     Int32s,
@@ -30,7 +29,6 @@ from hmd.base.numba_kernels import (
 
 _SHORT_SUM = np.uint64(1024)
 _PART_PRIOR = 30.0  # slow pair members: weight of all parts' mean in a part
-_CLASS_PRIOR = 100.0  # and in a class of what its parts say
 _LOAD_ROUNDS = 20
 
 
@@ -41,9 +39,9 @@ class PartFigures(NamedTuple):
     ``waiting_ns`` is waits for loads, ``holding_ns`` fill buffers that stores hold, ``queueing_ns``
     queues of streams. Latencies of loads: ``loaded_latency_ns`` in slow memory at the slow run's
     load, ``idle_latency_ns`` there without load, ``fast_latency_ns`` in fast memory. ``alone`` is
-    the share of misses that overlap with none, ``overlapping``, ``(parts, classes)``, the number
-    that each of the others overlaps with, and ``core_factor``, ``(parts, classes, chances)``, the
-    factor on that rule at the chances of :mod:`hmd.estimate.overlap`.
+    the share of misses that overlap with none, ``overlapping`` the number that each of the others
+    overlaps with, and ``core_factor``, ``(parts, chances)``, the factor on that rule at the chances
+    of :mod:`hmd.estimate.overlap`.
     """
 
     slow_ns: Float64s
@@ -55,8 +53,8 @@ class PartFigures(NamedTuple):
     idle_latency_ns: Float64s
     fast_latency_ns: Float64s
     alone: Float64s
-    overlapping: Float64Plane
-    core_factor: Float64Cube
+    overlapping: Float64s
+    core_factor: Float64Plane
 
 
 class WindowFigures(NamedTuple):
@@ -83,25 +81,21 @@ class WindowFigures(NamedTuple):
 
 
 class ModelNumbers(NamedTuple):
-    """Coefficients of the model, figures of the machine, and which terms are on.
+    """The number of ``streams``, and what is known.
 
     ``pairs_known`` is false where too few pairs show whether neighbouring misses are in the same
-    memory.
+    memory, ``load_known`` where the slow tier's idle latency is unknown.
     """
 
     streams: float
-    correlation: bool
     pairs_known: bool
-    load: bool
-    stream_queues: bool
+    load_known: bool
 
 
 class PairColumns(NamedTuple):
-    """Pairs of neighbouring misses: their part, and class and slow share of either member."""
+    """Pairs of neighbouring misses: their part, and the slow share of either member."""
 
     part: Int32s
-    class_a: Int32s
-    class_b: Int32s
     slow_a: Float32s
     slow_b: Float32s
 
@@ -159,37 +153,23 @@ def _interpolate(factor: npt.NDArray[np.float64], chance: float) -> float:
 
 
 @inline
-def _count_fast_neighbours(
-    fast: Float64s, pairs: PairColumns, by_part: Float64s, by_class: Float64s
-) -> None:
-    """Set the factors of the chance that a slow miss's neighbour is fast.
+def _count_fast_neighbours(fast: Float64s, pairs: PairColumns, by_part: Float64s) -> None:
+    """Set the factor, by part, of the chance that a slow miss's neighbour is fast.
 
-    Were pages placed independently, it would be ``fast``, the share of a part's misses that are
-    in fast memory. The chance is ``fast * by_part * by_class``, from the pairs with a slow
-    member: how many have a fast one.
+    Were pages placed independently, that would be ``fast``, the share of a part's misses that are
+    in fast memory. The chance is ``fast * by_part``, from the pairs with a slow member: how many
+    have a fast one.
     """
-    pair_part, class_a, class_b, slow_a, slow_b = pairs
     expected = np.zeros(len(by_part))
     by_part[:] = 0.0
-    for i in range(len(pair_part)):
-        part, a, b = pair_part[i], slow_a[i], slow_b[i]
+    for i in range(len(pairs.part)):
+        part, a, b = pairs.part[i], pairs.slow_a[i], pairs.slow_b[i]
         expected[part] += (a + b) * fast[part]
         by_part[part] += a * (1 - b) + b * (1 - a)
     of_all = (by_part.sum() + _PART_PRIOR) / (expected.sum() + _PART_PRIOR)
     for part in range(len(by_part)):
         found = by_part[part] + _PART_PRIOR * of_all
         by_part[part] = found / (expected[part] + _PART_PRIOR)
-    expected_class = np.zeros(len(by_class))
-    by_class[:] = 0.0
-    for i in range(len(pair_part)):
-        part, a, b = pair_part[i], slow_a[i], slow_b[i]
-        chance = fast[part] * by_part[part]
-        expected_class[class_a[i]] += a * chance
-        expected_class[class_b[i]] += b * chance
-        by_class[class_a[i]] += a * (1 - b)
-        by_class[class_b[i]] += b * (1 - a)
-    for c in range(len(by_class)):
-        by_class[c] = (by_class[c] + _CLASS_PRIOR) / (expected_class[c] + _CLASS_PRIOR)
 
 
 @inline
@@ -239,76 +219,51 @@ def price_windows(
     window_ns: Float64s,
 ) -> None:
     """Set ``window_ns`` from the accesses that are slow, ``cells``, of all, ``total``."""
-    count, classes = parts.overlapping.shape
+    count = len(parts.overlapping)
     side = count // len(window_ns)  # threads
-    loads = count * classes
     mean = cells.sum() / max(total.sum(), 1e-12)
     share, traffic = np.empty(count), np.empty(count)
     lines, slow_lines = np.zeros(count), np.zeros(count)
-    misses, slow = np.zeros(count), np.zeros(count)
+    stores, slow_stores = np.zeros(count), np.zeros(count)
     for p in range(count):
-        for c in range(p * classes, (p + 1) * classes):
-            misses[p] += total[c]
-            slow[p] += cells[c]
-        slow_lines[p], lines[p] = slow[p], misses[p]
-        for c in range(loads + p, loads + 3 * count, count):
+        for c in range(p, 4 * count, count):
             slow_lines[p] += cells[c]
             lines[p] += total[c]
+        slow_stores[p] = cells[count + p] + cells[3 * count + p]
+        stores[p] = total[count + p] + total[3 * count + p]
         # A part without a sample has the mean.
         traffic[p] = _share(slow_lines[p], lines[p], mean)
-        share[p] = _share(slow[p], misses[p], traffic[p])
-    by_part, by_class = np.ones(count), np.ones(classes)
-    if numbers.correlation and numbers.pairs_known:
-        _count_fast_neighbours(1 - share, pairs, by_part, by_class)
-    elif numbers.correlation:
-        by_part[:] = 0.5  # unknown: half-way between independent and in the same memory
+        share[p] = _share(cells[p], total[p], traffic[p])
+    by_part = np.full(count, 0.5)  # unknown: half-way between independent and in the same memory
+    if numbers.pairs_known:
+        _count_fast_neighbours(1 - share, pairs, by_part)
     waits_ns, queues_ns, busy_ns = np.empty(side), np.empty(side), np.empty(side)
     for w in range(len(window_ns)):
         first = w * side
         # Of all threads, which share the tier.
-        all_lines, all_slow = 0.0, 0.0
-        stored, all_stored = 0.0, 0.0
-        for p in range(first, first + side):
-            all_lines += lines[p]
-            all_slow += slow_lines[p]
-            stored += cells[loads + p] + cells[loads + p + 2 * count]
-            all_stored += total[loads + p] + total[loads + p + 2 * count]
-        of_all = _share(all_slow, all_lines, mean)
-        of_stores = _share(stored, all_stored, of_all)
+        last = first + side
+        of_all = _share(slow_lines[first:last].sum(), lines[first:last].sum(), mean)
+        of_stores = _share(slow_stores[first:last].sum(), stores[first:last].sum(), of_all)
         tier_busy = _slow_work(windows, w, of_all, of_stores)
         for k in range(side):
             p = first + k
             fast_ns, queueing_ns, alone = parts.fast_ns[p], parts.queueing_ns[p], parts.alone[p]
-            # Waits, as shares of those with all slow.
-            together = 0.0
-            for c in range(classes):
-                together += total[p * classes + c] / (1 + parts.overlapping[p, c])
-            full = alone * misses[p] + (1 - alone) * together
-            remaining = alone * slow[p]
-            for c in range(classes):
-                part = cells[p * classes + c]
-                if part > 0:
-                    chance = 1 - (1 - share[p]) * by_part[p] * by_class[c]
-                    chance = min(max(chance, 0.0), 1.0)
-                    begun = part / (1 + parts.overlapping[p, c] * chance)
-                    factor = _interpolate(parts.core_factor[p, c], chance)
-                    remaining += (1 - alone) * begun * factor
-            waits = min(max(_share(remaining, full, share[p]), 0.0), 1.0)
-            held = _share(cells[loads + p], total[loads + p], traffic[p])
-            waits_ns[k] = parts.waiting_ns[p] * waits + parts.holding_ns[p] * held
+            # Waits, as a share of those with all slow: per miss, of those that overlap.
+            chance = min(max(1 - (1 - share[p]) * by_part[p], 0.0), 1.0)
+            begun = _interpolate(parts.core_factor[p], chance)
+            begun /= 1 + parts.overlapping[p] * chance
+            full = alone + (1 - alone) / (1 + parts.overlapping[p])
+            waits = share[p] * (alone + (1 - alone) * begun) / full
+            held = _share(cells[count + p], total[count + p], traffic[p])
+            waits_ns[k] = parts.waiting_ns[p] * min(waits, 1.0) + parts.holding_ns[p] * held
             # Queues of streams: all of those in flight are slow, or the tier cannot keep up.
-            queues_ns[k] = queueing_ns * traffic[p]
-            if numbers.stream_queues:
-                p_stores = cells[loads + p] + cells[loads + p + 2 * count]
-                p_all_stores = total[loads + p] + total[loads + p + 2 * count]
-                stores = _share(p_stores, p_all_stores, traffic[p])
-                busy = _slow_work(windows, w, traffic[p], stores)
-                queues_ns[k] = queueing_ns * busy * max(of_all, of_stores) ** (numbers.streams - 1)
-                if queueing_ns > 0:
-                    saturated = min(busy, tier_busy) * (fast_ns + queueing_ns)
-                    queues_ns[k] = max(queues_ns[k], saturated - fast_ns)
+            busy = _slow_work(windows, w, traffic[p], _share(slow_stores[p], stores[p], traffic[p]))
+            queues_ns[k] = queueing_ns * busy * max(of_all, of_stores) ** (numbers.streams - 1)
+            if queueing_ns > 0:
+                saturated = min(busy, tier_busy) * (fast_ns + queueing_ns)
+                queues_ns[k] = max(queues_ns[k], saturated - fast_ns)
             busy_ns[k] = fast_ns + waits_ns[k] + queues_ns[k]
-        if numbers.load:
+        if numbers.load_known:
             # A longer window has less load, hence less latency: one length goes with its own load.
             low_ns, high_ns = (
                 0.0,

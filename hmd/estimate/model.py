@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal
 
 import numpy as np
@@ -41,12 +40,11 @@ from hmd.estimate.cost import (
 from hmd.estimate.layout import Layout
 from hmd.estimate.overlap import (
     CHANCES,
-    CLASSES,
     IN_FLIGHT,
     Overlap,
     Pairs,
-    classify_pages,
     fit_neighbours,
+    fit_overlap,
     fit_overlap_to_times,
     simulate_core,
 )
@@ -63,18 +61,6 @@ class Estimate:
 
     runtime_ns: float
     window_ns: Floats
-
-
-class SampleSelection(StrEnum):
-    """The run whose samples give a page's accesses; if the fast run has none, the slow one.
-
-    Both give most samples. Layouts made from one run's samples are priced with the other's: the
-    hottest pages of one set of samples are so partly by chance.
-    """
-
-    BOTH = "both"
-    SLOW = "slow"
-    FAST = "fast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +90,6 @@ ALONE_ERROR, ALONE_SHARE = 0.25, 0.1
 """Error by the share of waits for misses that overlap with none, and the share worth a word."""
 BEHIND_SHARE = 0.1
 """Share of the runs' difference above which waits of stores and streams are worth a word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Parts of the model; each can be left out to measure its effect."""
-
-    overlap: bool = True
-    correlation: bool = True
-    structures: bool = True
-    core: bool = True
-    load: bool = True
-    streams: bool = True
-    rows: SampleSelection = SampleSelection.BOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +162,7 @@ class RuntimeModel:
     def price(self, mass: SlowMass) -> Estimate:
         """Return the run with these accesses slow."""
         window_ns, pairs = np.empty(self.windows), self.pairs
-        columns = PairColumns(pairs.part, pairs.class_a, pairs.class_b, mass.pair_a, mass.pair_b)
+        columns = PairColumns(pairs.part, mass.pair_a, mass.pair_b)
         price_windows(
             mass.cells, self.total, self.figures, self.of_windows, columns, self.numbers, window_ns
         )
@@ -209,33 +182,32 @@ def sum_cells(
 
 
 def build_model(
-    runs: AlignedRuns, coefficients: Coefficients | None = None, terms: Terms | None = None
+    runs: AlignedRuns,
+    coefficients: Coefficients | None = None,
+    *,
+    fast_samples: bool = False,
 ) -> RuntimeModel:
-    """Return the model of a program from its two recorded runs."""
-    coefficients, terms = coefficients or Coefficients(), terms or Terms()
-    selected = {
-        SampleSelection.BOTH: (runs.slow, runs.fast),
-        SampleSelection.SLOW: (runs.slow,),
-        SampleSelection.FAST: (runs.fast,),
-    }[terms.rows]
+    """Return the model of a program from its two recorded runs.
+
+    A page's accesses are those of both runs' samples, which are most; with ``fast_samples``, of the
+    fast run's, if there are any. Layouts made from the slow run's samples are priced so: the
+    hottest pages of one set of samples are so partly by chance.
+    """
+    coefficients = coefficients or Coefficients()
+    selected = (runs.fast,) if fast_samples else (runs.slow, runs.fast)
     used = [run for run in selected if len(run.page)] or [runs.slow]
-    rows = rows_by_cell(used, runs.parts, len(runs.pages), structures=terms.structures)
-    pairs, work = collect_pairs(used, rows.of_page), _tier_work(runs, rows)
+    rows = rows_by_cell(used, runs.parts, len(runs.pages))
+    pairs, work = collect_pairs(used), _tier_work(runs, rows)
     longer = np.maximum(runs.slow.busy_ns - runs.fast.busy_ns, 0.0)
     gap = np.maximum(runs.slow.latency_ns - runs.fast.latency_ns, 1.0)
     if not runs.slow.latency_ns.any():
         # Unknown: no misses overlap.
-        gap = np.maximum(longer / np.maximum(rows.misses.sum(1), 1.0), 1e-9)
+        gap = np.maximum(longer / np.maximum(rows.misses, 1.0), 1e-9)
     near = fit_neighbours(pairs, rows.sampled_loads, rows.period)
     overlap = Overlap(np.zeros(runs.parts), near)
     waiting, holding, queueing = _causes_of_difference(runs, longer, rows, work, overlap, gap)
-    waits = waiting / gap
-    if not terms.overlap:
-        overlap = Overlap(np.ones(runs.parts), np.zeros_like(near))
-    elif pairs.enough:
-        overlap = overlap.fit_to_waits(rows.misses, waits)
-    else:
-        overlap = fit_overlap_to_times(rows.misses, waits)
+    waits = _share(waiting, gap * rows.misses)
+    overlap = fit_overlap(near, waits) if pairs.enough else fit_overlap_to_times(waits)
     fast_latency = _unqueued_latency(runs, runs.fast, rows)
     loaded_latency = np.maximum(_unqueued_latency(runs, runs.slow, rows), fast_latency + 1)
     figures = PartFigures(
@@ -249,16 +221,7 @@ def build_model(
         fast_latency_ns=fast_latency,
         alone=overlap.alone,
         overlapping=overlap.overlapping,
-        core_factor=np.ones((*near.shape, CHANCES)),
-    )
-    if terms.core:
-        figures = figures._replace(core_factor=_core_factors(runs, rows.misses, figures))
-    numbers = ModelNumbers(
-        streams=coefficients.streams,
-        correlation=terms.correlation,
-        pairs_known=pairs.enough,
-        load=terms.load and runs.speeds.slow_latency_ns > 0,
-        stream_queues=terms.streams,
+        core_factor=np.ones((runs.parts, CHANCES)),
     )
     return RuntimeModel(
         page=rows.page,
@@ -267,10 +230,12 @@ def build_model(
         begin=rows.begin,
         pages=len(runs.pages),
         total=rows.total,
-        figures=figures,
+        figures=figures._replace(core_factor=_core_factors(runs, rows.misses, figures)),
         of_windows=_window_figures(runs, work, coefficients),
         pairs=pairs,
-        numbers=numbers,
+        numbers=ModelNumbers(
+            coefficients.streams, pairs.enough, load_known=runs.speeds.slow_latency_ns > 0
+        ),
         doubts=tuple(_doubts(runs, pairs, figures, longer)),
     )
 
@@ -358,14 +323,12 @@ def _tier_work(runs: AlignedRuns, rows: CellRows) -> _TierWork:
 
 @dataclass(frozen=True, slots=True)
 class CellRows:
-    """Rows as in ``RuntimeModel``, and what follows from them.
+    """Rows as in ``RuntimeModel``, and what follows from them, by part.
 
-    ``of_page`` is the class of each page. ``misses`` are loads that memory answers, by part and
-    class, ``sampled_loads`` the samples of them; ``lines`` are all that hold a fill buffer, by
-    part. One sample stands for ``period``.
+    ``misses`` are loads that memory answers, ``sampled_loads`` the samples of them; ``lines`` are
+    all that hold a fill buffer. One sample stands for ``period``.
     """
 
-    of_page: npt.NDArray[np.int32]
     page: npt.NDArray[np.int32]
     accesses: npt.NDArray[np.float32]
     samples: npt.NDArray[np.int32]
@@ -378,66 +341,54 @@ class CellRows:
 
     def moved_lines(self, windows: int) -> tuple[Floats, Floats]:
         """Return by window, ``(windows,)``, all lines and those that are stored to."""
-        held, loads, stores = self.total[-3 * len(self.misses) :].reshape(3, -1)
-        lines = self.misses.sum(1) + held + loads + stores
-        return lines.reshape(windows, -1).sum(1), (held + stores).reshape(windows, -1).sum(1)
+        of_class = self.total.reshape(len(AccessClass), windows, -1).sum(2)
+        stored = of_class[AccessClass.STORE] + of_class[AccessClass.STREAMED_STORE]
+        return of_class.sum(0), stored
 
 
-def rows_by_cell(
-    used: Sequence[AlignedRun], parts: int, pages: int, *, structures: bool
-) -> CellRows:
-    """Return the rows of the runs; with ``structures``, loads by class of their page."""
+def rows_by_cell(used: Sequence[AlignedRun], parts: int, pages: int) -> CellRows:
+    """Return the rows of the runs in order of cell and page, one of both runs for each."""
     page = np.concatenate([run.page for run in used])
     part = np.concatenate([run.part for run in used])
     accesses = (np.concatenate([run.accesses for run in used]) / len(used)).astype(np.float32)
     samples = np.concatenate([run.samples for run in used])
     access = np.concatenate([run.access for run in used])
-    waits = access == AccessClass.LOAD
-    of_page = np.zeros(pages, np.int32)
-    if structures:
-        of_page = classify_pages(page[waits], accesses[waits], pages)
-    loads, cells = parts * CLASSES, parts * (CLASSES + 3)
-    beyond = loads + parts * (access.astype(np.int64) - 1) + part
-    cell = np.where(waits, part * CLASSES + of_page[page], beyond)
-    # In order of cell and page; both runs' rows of a page and cell become one row.
-    key = cell * pages + page
+    cells = parts * len(AccessClass)
+    key = (access.astype(np.int64) * parts + part) * pages + page
     order = np.argsort(key, kind="stable")
     first = np.flatnonzero(np.diff(key[order], prepend=-1))
     samples = np.add.reduceat(samples[order], first).astype(np.int32)
     accesses = np.add.reduceat(accesses[order], first).astype(np.float32)
-    cell, page = cell[order][first], page[order][first]
+    cell, page = key[order][first] // pages, page[order][first]
     begin = np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64)
     total = sum_cells(page, accesses, begin, pages)
-    misses = total[:loads].reshape(parts, CLASSES)
-    sampled = np.bincount(cell, samples, cells).astype(np.float64)[:loads]
+    sampled = np.bincount(cell, samples, cells).astype(np.float64)[:parts]
     # Rings lose consecutive records, so a pair is lost whole: pairs are not scaled up.
     kept = sum(
         float(run.accesses[run.access == AccessClass.LOAD].sum()) / (1 + run.lost) for run in used
     )
     return CellRows(
-        of_page=of_page,
         page=page,
         accesses=accesses,
         samples=samples,
         begin=begin,
         total=total,
-        misses=misses,
-        lines=misses.sum(1) + total[loads : loads + parts],
-        sampled_loads=sampled.reshape(parts, CLASSES),
+        misses=total[:parts],
+        lines=total[:parts] + total[parts : 2 * parts],
+        sampled_loads=sampled,
         period=kept / max(float(sampled.sum()), 1.0),
     )
 
 
-def collect_pairs(used: Sequence[AlignedRun], of_page: npt.NDArray[np.int32]) -> Pairs:
-    """Return the pairs of these runs in order of part, with the classes of their pages."""
+def collect_pairs(used: Sequence[AlignedRun]) -> Pairs:
+    """Return the pairs of these runs in order of part."""
     page_a = np.concatenate([run.pair_a for run in used])
     page_b = np.concatenate([run.pair_b for run in used])
     part = np.concatenate([run.pair_part for run in used])
     order = np.argsort(part, kind="stable")
-    page_a, page_b, part = page_a[order], page_b[order], part[order]
     # Both runs are alike: if one is thinned, so is the other, nearly.
     stride = float(np.mean([run.pair_stride for run in used]))
-    return Pairs(page_a, page_b, of_page[page_a], of_page[page_b], part, stride)
+    return Pairs(page_a[order], page_b[order], part[order], stride)
 
 
 def _causes_of_difference(
@@ -454,13 +405,13 @@ def _causes_of_difference(
     the bandwidth of the slow tier makes them.
     """
     misses = rows.misses
-    waiting = overlap.count_waits(misses) * gap
+    waiting = overlap.waits_of_a_miss() * misses * gap
     holding = np.maximum(runs.slow.store_ns - runs.fast.store_ns, 0.0) / runs.core.fill_buffers
     queueing = np.maximum(runs.slow.queue_ns - runs.fast.queue_ns, 0.0)
     total, explained = waiting + holding + queueing, waiting + holding
     waiting, holding, queueing = (longer * _share(p, total) for p in (waiting, holding, queueing))
     # At most one wait per miss; the rest has another cause.
-    beyond = np.maximum(waiting - misses.sum(1) * gap, 0.0) + np.where(total > 0, 0.0, longer)
+    beyond = np.maximum(waiting - misses * gap, 0.0) + np.where(total > 0, 0.0, longer)
     waiting, queueing = waiting - np.minimum(beyond, waiting), queueing + beyond
     by_traffic = np.repeat(work.ns, runs.threads) - runs.fast.busy_ns - explained
     queues = np.clip(by_traffic, queueing, np.maximum(longer, queueing))
@@ -480,7 +431,7 @@ def _unqueued_latency(runs: AlignedRuns, run: AlignedRun, rows: CellRows) -> Flo
 
 
 def _core_factors(runs: AlignedRuns, misses: Floats, figures: PartFigures) -> Floats:
-    """Return the factors for the rule, by part, class and chance of a slow miss.
+    """Return the factors for the rule, by part and chance of a slow miss.
 
     Interpolated between a core that waits for memory only and one with other waits, by the largest
     share of the fast run's time that its misses can account for.
@@ -491,12 +442,12 @@ def _core_factors(runs: AlignedRuns, misses: Floats, figures: PartFigures) -> Fl
         return figures.core_factor
     buffers, together = runs.core.fill_buffers, 1 + figures.overlapping
     hidden, bare = simulate_core(float(round(max(idle, 1.5 * fast))), float(round(fast)), buffers)
-    waits = np.maximum((misses / together).sum(1), misses.sum(1) / buffers)
+    waits = misses * np.maximum(1 / together, 1 / buffers)
     share = figures.fast_latency_ns * waits / np.maximum(figures.fast_ns, 1e-9)
-    bound = np.minimum(share, 1.0)[:, None, None]
+    bound = np.minimum(share, 1.0)[:, None]
     place = np.interp(together, IN_FLIGHT, np.arange(float(len(IN_FLIGHT))))
     row = np.minimum(place.astype(np.int64), len(IN_FLIGHT) - 2)
-    down = (place - row)[:, :, None]
+    down = (place - row)[:, None]
     with_others, alone = (each[row] * (1 - down) + each[row + 1] * down for each in (hidden, bare))
     return np.asarray(with_others + bound * (alone - with_others))
 

@@ -20,7 +20,7 @@ from hmd.base.errors import UsageError
 from hmd.base.units import LINE_BYTES
 from hmd.estimate.layout import Layout, MemoryRegions, heat_order
 from hmd.estimate.model import collect_pairs, rows_by_cell
-from hmd.estimate.overlap import Overlap, fit_neighbours
+from hmd.estimate.overlap import fit_neighbours
 from hmd.estimate.runs import (
     WINDOWS,
     AlignedRun,
@@ -147,12 +147,12 @@ def _predicted(
     """Return ``other``, which has no rows, with the figures of the run on the other tier."""
     parts, windows = len(run.busy_ns), len(run.ns)
     threads = parts // windows
-    rows = rows_by_cell([run], parts, pages, structures=True)
-    pairs = collect_pairs([run], rows.of_page)
+    rows = rows_by_cell([run], parts, pages)
+    pairs = collect_pairs([run])
     near = fit_neighbours(pairs, rows.sampled_loads, rows.period)
     if not pairs.enough:
         near = np.full_like(near, _UNKNOWN_OVERLAP)
-    waits = Overlap(np.zeros(parts), near).count_waits(rows.misses)
+    waits = rows.misses / (1 + near)
     here, there = (speeds.slow_latency_ns, speeds.fast_latency_ns)
     speed_here = speeds.slow_read_bytes_per_ns, speeds.slow_write_bytes_per_ns
     speed_there = speeds.fast_read_bytes_per_ns, speeds.fast_write_bytes_per_ns

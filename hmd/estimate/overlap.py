@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Overlap of misses: classes of pages, pairs of samples, and the core's reorder window.
+"""Overlap of misses: pairs of samples, and the core's reorder window.
 
 A reorder window holds K misses at once. The first of them that is slow makes the core wait; those
 among the next K - 1 that are slow too are answered meanwhile and cost nothing more. So of a
@@ -10,10 +10,10 @@ their page). With all slow, waits are 1/K of the misses; a chain of dependent mi
 is linear in y, as the published formula takes all programs to be.
 
 K and p are measured by pairs (:mod:`hmd.estimate.samples`): a miss with K - 1 neighbours on
-either side is in 2 (K - 1) / period pairs. K differs by data structure and over time, so it is
-fitted by class of pages and by part (what one thread does in a window). What the runs' times say
-corrects it: waits x difference in latency = difference in time. If pairs predict fewer waits than
-that, some misses overlap with no neighbours (a chain, for example), and the others with more.
+either side is in 2 (K - 1) / period pairs. K is that of a part (what one thread does in a window).
+What the runs' times say corrects it: waits x difference in latency = difference in time. If pairs
+predict fewer waits than that, some misses overlap with no neighbours (a chain, for example), and
+the others with more.
 
 That rule has one limit, the reorder window. Two more matter, and ``simulate_core`` corrects it for
 them. It issues misses at even distances into a window, each into a free buffer, and waits if the
@@ -29,7 +29,6 @@ Processor Model, ISCA 2004).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,48 +37,23 @@ import numpy.typing as npt
 
 from hmd.base.numba_kernels import Float64s, kernel
 
-STRETCHES = 24
-CLASSES = 2 * STRETCHES
-"""Stretches of address space with equally many misses, each split by heat."""
-
-_PRIOR_PART = 100.0  # samples by which a part or class starts with the pairs of all
-_PRIOR_CLASS = 100.0
-_FIT_ROUNDS = 4
-_MAX_SCALE = 6.0
+_PRIOR_SAMPLES = 100.0  # samples by which a part starts with the pairs of all
+_MAX_SCALE = 36.0  # of neighbours, where the runs' times show fewer waits
 _MAX_ALONE = 0.9
 _MIN_PAIRS = 50
 
 Floats = npt.NDArray[np.float64]
 
 
-def classify_pages(
-    page: npt.NDArray[np.int32], accesses: npt.NDArray[np.float32], pages: int
-) -> npt.NDArray[np.int32]:
-    """Return each page's class, shape ``(pages,)``, of the misses ``page`` (rows)."""
-    mass = np.bincount(page, accesses, pages)
-    passed = np.cumsum(mass + 1e-6 * max(float(mass.sum()), 1.0) / max(pages, 1))
-    stretch = np.minimum((passed / passed[-1] * STRETCHES).astype(np.int32), STRETCHES - 1)
-    order = np.lexsort((mass, stretch))
-    within = np.cumsum(mass[order])
-    ends = np.searchsorted(stretch[order], np.arange(STRETCHES), side="right") - 1
-    total = np.diff(within[ends], prepend=0.0)
-    before = within[ends] - total
-    hot = np.zeros(pages, np.int32)
-    hot[order] = within - before[stretch[order]] > total[stretch[order]] / 2
-    return np.asarray(stretch * 2 + hot, np.int32)
-
-
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs in order of part: their pages, classes and parts, of shape ``(pairs,)``.
+    """Pairs in order of part: their pages and parts, of shape ``(pairs,)``.
 
     Each stands for ``stride``, where they were too many to keep.
     """
 
     page_a: npt.NDArray[np.int32]
     page_b: npt.NDArray[np.int32]
-    class_a: npt.NDArray[np.int32]
-    class_b: npt.NDArray[np.int32]
     part: npt.NDArray[np.int32]
     stride: float = 1.0
 
@@ -95,87 +69,47 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How misses overlap with all slow.
+    """How the misses of each part, ``(parts,)``, overlap with all slow.
 
-    ``alone``, ``(parts,)``, is the share of misses that overlap with none; ``overlapping``,
-    ``(parts, classes)``, the number that each of the others overlaps with.
+    ``alone`` is the share of misses that overlap with none, ``overlapping`` the number that each of
+    the others overlaps with.
     """
 
     alone: Floats
     overlapping: Floats
 
-    def count_waits(self, misses: Floats) -> Floats:
-        """Return the waits of the core for these misses, ``(parts, classes)``, all slow."""
-        together = (misses / (1 + self.overlapping)).sum(1)
-        return np.asarray(self.alone * misses.sum(1) + (1 - self.alone) * together)
-
-    def fit_to_waits(self, misses: Floats, waits: Floats) -> Overlap:
-        """Return the overlap with which ``misses`` give ``waits``, ``(parts,)``."""
-        steeper = np.maximum(_scale(misses, self.overlapping, waits), 1.0)
-        alone = np.where(steeper > 1, 0.0, _alone(misses, self.overlapping, waits))
-        rest = 1 - alone
-        overlapping = self.overlapping * (steeper / rest)[:, None]
-        left = np.maximum(waits - alone * misses.sum(1), 1e-9)
-        exact = _scale(misses * rest[:, None], overlapping, left)
-        return Overlap(alone, overlapping * exact[:, None])
+    def waits_of_a_miss(self) -> Floats:
+        """Return the waits of the core per miss, all slow."""
+        return np.asarray(self.alone + (1 - self.alone) / (1 + self.overlapping))
 
 
 def fit_neighbours(pairs: Pairs, sampled: Floats, period: float) -> Floats:
-    """Return K - 1 by part and class: ``sampled``, ``(parts, classes)``, are one in ``period``.
+    """Return K - 1 by part from pairs, where the samples ``sampled`` are one in ``period``."""
+    in_pairs = np.bincount(pairs.part, minlength=len(sampled)) * 2.0 * pairs.stride
+    rate = in_pairs.sum() / max(float(sampled.sum()), 1.0)
+    found = (in_pairs + _PRIOR_SAMPLES * rate) / (sampled + _PRIOR_SAMPLES)
+    return np.asarray(found * period)
 
-    As product of a factor of the part and one of the class, by iterative proportional fitting
-    (Deming and Stephan, 1940).
+
+def fit_overlap(near: Floats, waits: Floats) -> Overlap:
+    """Return the overlap of misses with ``near`` neighbours of which each takes ``waits``.
+
+    Fewer waits than neighbours predict: all have more neighbours. More: a share of the misses has
+    none, and the others have those of all.
     """
-    parts = len(sampled)
-    of_part = np.bincount(pairs.part, minlength=parts) * 2.0 * pairs.stride
-    of_class = np.bincount(pairs.class_a, minlength=CLASSES) * pairs.stride
-    of_class = of_class + np.bincount(pairs.class_b, minlength=CLASSES) * pairs.stride
-    rate = of_part.sum() / max(float(sampled.sum()), 1.0)
-    by_class = np.ones(CLASSES)
-    by_part = np.full(parts, rate)
-    for _ in range(_FIT_ROUNDS):
-        by_part = (of_part + _PRIOR_PART * rate) / (sampled @ by_class + _PRIOR_PART)
-        prior = max(_PRIOR_CLASS * rate, 1e-12)
-        by_class = (of_class + prior) / (by_part @ sampled + prior)
-    return np.asarray(by_part[:, None] * by_class * period)
+    waits = np.clip(waits, 1e-12, 1.0)
+    # alone + rest / (1 + near / rest) = waits
+    rest = near * (1 - waits) / np.maximum(near + waits - 1, 1e-12)
+    more = waits > 1 / (1 + near)
+    alone = np.where(more, np.clip(1 - rest, 0.0, _MAX_ALONE), 0.0)
+    overlapping = (1 - alone) / np.maximum(waits - alone, 1e-12) - 1
+    return Overlap(alone, np.clip(overlapping, 0.0, _MAX_SCALE * near / (1 - alone)))
 
 
-def fit_overlap_to_times(misses: Floats, waits: Floats) -> Overlap:
-    """Return the overlap fitted to the times alone, without pairs: the same for all classes."""
-    overlapping = np.clip(misses.sum(1) / np.maximum(waits, 1e-9), 1.0, 64.0) - 1
-    return Overlap(np.zeros(len(misses)), np.repeat(overlapping[:, None], misses.shape[1], axis=1))
-
-
-def _scale(misses: Floats, overlapping: Floats, waits: Floats) -> Floats:
-    """Return the factor of K - 1 of all classes in each part, ``(parts,)``."""
-    return _bisect(
-        lambda factor: (misses / (1 + factor[:, None] * overlapping)).sum(1) > waits,
-        np.full(len(waits), _MAX_SCALE),
-    )
-
-
-def _alone(misses: Floats, overlapping: Floats, waits: Floats) -> Floats:
-    """Return the share of misses without neighbours that gives ``waits``, ``(parts,)``.
-
-    The others have all neighbours.
-    """
-
-    def too_few(alone: Floats) -> npt.NDArray[np.bool_]:
-        rest = (1 - alone)[:, None]
-        found = alone * misses.sum(1) + (rest * misses / (1 + overlapping / rest)).sum(1)
-        return np.asarray(found < waits)
-
-    return _bisect(too_few, np.full(len(waits), _MAX_ALONE))
-
-
-def _bisect(above: Callable[[Floats], npt.NDArray[np.bool_]], high: Floats) -> Floats:
-    """Return where ``above``, true at 0, becomes false below ``high``, for each part."""
-    low = np.zeros(len(high))
-    for _ in range(30):
-        middle = (low + high) / 2
-        up = above(middle)
-        low, high = np.where(up, middle, low), np.where(up, high, middle)
-    return np.asarray((low + high) / 2)
+def fit_overlap_to_times(waits: Floats) -> Overlap:
+    """Return the overlap of misses that take ``waits`` each, without pairs."""
+    overlapping = np.clip(1 / np.maximum(waits, 1e-9), 1.0, 64.0) - 1
+    return Overlap(np.zeros(len(waits)), overlapping)
 
 
 IN_FLIGHT: Floats = np.concatenate(

@@ -23,7 +23,6 @@ from hmd.base.units import PAGE_BYTES, PAGE_MOVE_COST
 from hmd.estimate.cost import add_slow
 from hmd.estimate.layout import Layout, numbered_lines, read_text
 from hmd.estimate.model import Estimate, RuntimeModel, SlowMass
-from hmd.estimate.overlap import CLASSES
 from hmd.estimate.samples import PageIndex
 
 MOVE_NS = 2000.0 * PAGE_MOVE_COST
@@ -109,7 +108,7 @@ def _played(
     of_move = np.searchsorted(ends, schedule.time_ns, side="right")
     cells, moves = np.zeros(len(model.total)), np.zeros(model.windows)
     pairs, parts = model.pairs, model.parts
-    threads, loads = parts // model.windows, parts * CLASSES
+    threads = parts // model.windows
     of_pair = np.searchsorted(pairs.part, np.arange(model.windows + 1) * threads)
     pair_a, pair_b = np.empty(len(pairs), np.float32), np.empty(len(pairs), np.float32)
     slow = (~start).astype(np.float32)
@@ -121,10 +120,8 @@ def _played(
             slow, share, moves[window] = _moved(
                 slow, schedule.page[low:high], schedule.fast[low:high], np.clip(left, 0.0, 1.0)
             )
-        cell = window * threads * CLASSES
-        beyond = [loads + window * threads + i * parts for i in range(3)]
-        of_window = (cell, cell + threads * CLASSES)
-        for first, last in [of_window, *((c, c + threads) for c in beyond)]:
+        for first in range(window * threads, len(cells), parts):
+            last = first + threads
             add_slow(model.page, model.accesses, model.begin, share, first, last, cells)
         near = slice(of_pair[window], of_pair[window + 1])
         pair_a[near], pair_b[near] = share[pairs.page_a[near]], share[pairs.page_b[near]]

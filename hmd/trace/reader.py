@@ -12,10 +12,9 @@ file from elsewhere may be anything, and are checked before they serve as an ind
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +23,16 @@ from hmd.base.errors import HmdError, PageSizeError
 from hmd.base.units import PAGE_BYTES, PAGE_SIZES
 from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import COLUMNS, FILE_NAMES, SAMPLE_COLUMNS, Samples
-from hmd.trace.blocks import VERSION, Block, DamageError, read_block, read_header
+from hmd.trace.blocks import VERSION, Block, DamageError, Table, read_block, read_header
 from hmd.trace.trace import (
-    PROGRESS_COLUMNS,
-    THREAD_COLUMNS,
-    TRAFFIC_COLUMNS,
+    ROW_TABLES,
     Ending,
-    InstructionProgress,
     Losses,
     MappingSnapshot,
-    NodeTraffic,
     PlacementChange,
-    ThreadProgress,
     Trace,
     TracedProcess,
+    column_types,
 )
 
 MAX_PROCESSES = 1 << 16
@@ -93,7 +88,11 @@ def read_trace(path: Path, *, salvage: bool = False) -> Trace:
     With ``salvage`` the content before a damage is returned, and ``Trace.damage`` describes it.
     Raises TraceError if the file is no trace, or is damaged and ``salvage`` is not set.
     """
-    builder = TraceBuilder()
+    return _build(path, salvage=salvage).trace(path)
+
+
+def _build(path: Path, max_samples: int | None = None, *, salvage: bool = False) -> TraceBuilder:
+    builder = TraceBuilder(max_samples)
     try:
         for block in blocks(path):
             builder.add_block(block)
@@ -101,7 +100,7 @@ def read_trace(path: Path, *, salvage: bool = False) -> Trace:
         if not salvage:
             raise damaged(path, error) from None
         builder.damage = str(error)
-    return builder.trace(path)
+    return builder
 
 
 def damaged(path: Path, error: DamageError) -> TraceError:
@@ -136,9 +135,7 @@ class TraceBuilder:
         self._paths: list[str] = []
         self._mappings: list[MappingSnapshot] = []
         self._placement: list[PlacementChange] = []
-        self._progress: list[InstructionProgress] = []
-        self._threads: list[ThreadProgress] = []
-        self._traffic: list[NodeTraffic] = []
+        self._rows: dict[str, list[Table]] = {tag: [] for tag in ROW_TABLES}
         self._losses = Losses()
         self._ending: Ending | None = None
         self._handlers: dict[str, Callable[[Block], None]] = {
@@ -148,11 +145,9 @@ class TraceBuilder:
             "PATH": self._add_paths,
             "MAPS": self._add_mappings,
             "NODE": self._add_placement,
-            "PROG": self._add_progress,
-            "THRD": self._add_threads,
-            "TRAF": self._add_traffic,
             "LOSS": self._add_losses,
             "TAIL": self._add_ending,
+            **dict.fromkeys(ROW_TABLES, self._add_rows),
         }
 
     def add_block(self, block: Block) -> None:
@@ -178,9 +173,9 @@ class TraceBuilder:
             samples=Samples.concatenated(self._samples or [Samples.empty()]).in_order_of_time(),
             mappings=tuple(self._mappings),
             placement=tuple(self._placement),
-            progress=_joined(self._progress),
-            threads=_joined(self._threads),
-            traffic=_joined(self._traffic),
+            progress=self._table("PROG"),
+            threads=self._table("THRD"),
+            traffic=self._table("TRAF"),
             losses=self._losses,
             ending=self._ending,
             damage=self.damage,
@@ -241,26 +236,20 @@ class TraceBuilder:
         time_ns, process = checked_int(block.words, "time_ns"), self._process_of(block)
         self._placement.append(PlacementChange(time_ns, process, start, pages, node))
 
-    def _add_progress(self, block: Block) -> None:
-        columns = [checked_column(block, name, dtype) for name, dtype in PROGRESS_COLUMNS.items()]
-        progress = InstructionProgress(*columns)
-        checked_indices(progress.process, len(self._processes), "a process")
-        check_times(progress.time_ns)
-        self._progress.append(progress)
+    def _add_rows(self, block: Block) -> None:
+        types = column_types(ROW_TABLES[block.tag])
+        columns = {name: checked_column(block, name, dtype) for name, dtype in types.items()}
+        if "process" in columns:
+            checked_indices(columns["process"], len(self._processes), "a process")
+        for name in columns.keys() & {"time_ns", "busy_ns"}:
+            check_times(columns[name])
+        self._rows[block.tag].append(columns)
 
-    def _add_threads(self, block: Block) -> None:
-        columns = [checked_column(block, name, dtype) for name, dtype in THREAD_COLUMNS.items()]
-        threads = ThreadProgress(*columns)
-        checked_indices(threads.process, len(self._processes), "a process")
-        check_times(threads.time_ns)
-        check_times(threads.busy_ns)
-        self._threads.append(threads)
-
-    def _add_traffic(self, block: Block) -> None:
-        columns = [checked_column(block, name, dtype) for name, dtype in TRAFFIC_COLUMNS.items()]
-        traffic = NodeTraffic(*columns)
-        check_times(traffic.time_ns)
-        self._traffic.append(traffic)
+    def _table(self, tag: str) -> Any:
+        """Return the rows of all blocks of this tag as their table; None without any."""
+        parts, table = self._rows[tag], ROW_TABLES[tag]
+        names = column_types(table)
+        return table(*(np.concatenate([p[n] for p in parts]) for n in names)) if parts else None
 
     def _add_losses(self, block: Block) -> None:
         self._losses = Losses(
@@ -275,18 +264,6 @@ class TraceBuilder:
             None if words["exit_code"] is None else checked_int(words, "exit_code", 255, -255),
             None if words.get("elapsed_ns") is None else checked_int(words, "elapsed_ns"),
         )
-
-
-_Rows = TypeVar("_Rows", InstructionProgress, ThreadProgress, NodeTraffic)
-
-
-def _joined(parts: Sequence[_Rows]) -> _Rows | None:
-    """Return the rows of all parts; None without any."""
-    if not parts:
-        return None
-    names = [field.name for field in fields(parts[0])]
-    columns = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
-    return type(parts[0])(*columns)
 
 
 class TraceSource(Protocol):
@@ -313,12 +290,7 @@ class TraceFile:
     def __init__(self, path: Path, max_samples: int = MAX_THINNED_SAMPLES) -> None:
         """Read the thinned trace; raises TraceError if the file is no trace, or is damaged."""
         self.path = path
-        builder = TraceBuilder(max_samples)
-        try:
-            for block in blocks(path):
-                builder.add_block(block)
-        except DamageError as error:
-            raise damaged(path, error) from None
+        builder = _build(path, max_samples)
         self.thinned = builder.trace(path)
         self.recorded = builder.recorded_samples
 

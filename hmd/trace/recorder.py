@@ -419,10 +419,10 @@ class _RecordedProcess:
         busy_ns = {cpu: counter.cpu_busy_ns(cpu) for cpu in cpus if cpu is not None}
         for cpu, ns in busy_ns.items():
             if ns is not None:
-                writer.add_thread(now_ns, self.index, 0, cpu, ns)
+                writer.add_rows("THRD", [(now_ns, self.index, 0, cpu, ns)])
         if None in busy_ns.values() or not busy_ns:
-            for thread in self._running:
-                writer.add_thread(now_ns, self.index, thread, 0, self._cpu_ns[thread])
+            rows = [(now_ns, self.index, each, 0, self._cpu_ns[each]) for each in self._running]
+            writer.add_rows("THRD", rows)
 
     def now_ns(self, clock: Clock, proc: Path) -> int:
         """Return the time; if each CPU has a clock, the latest of those that its threads ran on.
@@ -554,10 +554,10 @@ class Recorder:
         for process, times in ran.items():
             one, executed = self._running[process], counts.get(process, 0)
             now_ns = one.now_ns(self._clock, self._proc)
-            self._writer.add_progress(now_ns, one.index, sum(times.values()), executed)
+            self._writer.add_rows("PROG", [(now_ns, one.index, sum(times.values()), executed)])
             one.write_threads(self._writer, self._sources.counter, now_ns, self._proc)
-        for node, (read_bytes, write_bytes) in enumerate(self._sources.counter.moved_bytes()):
-            self._writer.add_traffic(self._clock.now_ns(), node, read_bytes, write_bytes)
+        for node, moved in enumerate(self._sources.counter.moved_bytes()):
+            self._writer.add_rows("TRAF", [(self._clock.now_ns(), node, *moved)])
 
     def stop(self) -> None:
         """End ``run`` after its next poll; may be called from a signal handler."""

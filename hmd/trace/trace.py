@@ -9,8 +9,8 @@ that ran it, or modelled time of the emulated machine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -125,26 +125,21 @@ class NodeTraffic:
     write_bytes: npt.NDArray[np.uint64]
 
 
-TRAFFIC_COLUMNS: Mapping[str, np.dtype[Any]] = {
-    "time_ns": np.dtype("<u8"),
-    "node": np.dtype("<u2"),
-    "read_bytes": np.dtype("<u8"),
-    "write_bytes": np.dtype("<u8"),
-}
-THREAD_COLUMNS: Mapping[str, np.dtype[Any]] = {
-    "time_ns": np.dtype("<u8"),
-    "process": np.dtype("<u2"),
-    "thread": np.dtype("<u4"),
-    "cpu": np.dtype("<u2"),
-    "busy_ns": np.dtype("<u8"),
-}
+RowTable: TypeAlias = InstructionProgress | ThreadProgress | NodeTraffic
 
-PROGRESS_COLUMNS: Mapping[str, np.dtype[Any]] = {
-    "time_ns": np.dtype("<u8"),
-    "process": np.dtype("<u2"),
-    "cpu_ns": np.dtype("<u8"),
-    "instructions": np.dtype("<u8"),
+ROW_TABLES: Final[Mapping[str, type[RowTable]]] = {
+    "PROG": InstructionProgress,
+    "THRD": ThreadProgress,
+    "TRAF": NodeTraffic,
 }
+"""Tables of which the file has blocks, by their tag."""
+
+_NARROW: Final = {"process": "<u2", "cpu": "<u2", "node": "<u2", "thread": "<u4"}
+
+
+def column_types(table: type[RowTable] | RowTable) -> dict[str, np.dtype[Any]]:
+    """Return the types of a table's columns in a file, by name."""
+    return {field.name: np.dtype(_NARROW.get(field.name, "<u8")) for field in fields(table)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -17,20 +17,18 @@ from hmd.base.errors import HmdError
 from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, AccessBatch
 from hmd.trace.blocks import MAX_ROWS, Table, write_block, write_header
 from hmd.trace.trace import (
-    PROGRESS_COLUMNS,
-    THREAD_COLUMNS,
-    TRAFFIC_COLUMNS,
+    ROW_TABLES,
     Ending,
     Losses,
     MappingSnapshot,
     PlacementChange,
     Trace,
     TracedProcess,
+    column_types,
 )
 
 BLOCK_ROWS = 1 << 16
 """Samples of a full block."""
-_ROW_COLUMNS = {"PROG": PROGRESS_COLUMNS, "THRD": THREAD_COLUMNS, "TRAF": TRAFFIC_COLUMNS}
 
 
 class TraceWriter:
@@ -47,7 +45,7 @@ class TraceWriter:
         self.samples = 0
         self._pending: list[Table] = []
         self._pending_rows = 0
-        self._rows: dict[str, list[tuple[int, ...]]] = {tag: [] for tag in _ROW_COLUMNS}
+        self._rows: dict[str, list[tuple[int, ...]]] = {tag: [] for tag in ROW_TABLES}
         try:
             self._file = create_private(path)
             write_header(self._file)
@@ -111,17 +109,9 @@ class TraceWriter:
         }
         self._block("NODE", {"time_ns": change.time_ns, "process": change.process}, columns)
 
-    def add_progress(self, time_ns: int, process: int, cpu_ns: int, instructions: int) -> None:
-        """Add a process's CPU time and instructions."""
-        self._rows["PROG"].append((time_ns, process, cpu_ns, instructions))
-
-    def add_thread(self, time_ns: int, process: int, thread: int, cpu: int, busy_ns: int) -> None:
-        """Add for how long a thread (0: a CPU) has run."""
-        self._rows["THRD"].append((time_ns, process, thread, cpu, busy_ns))
-
-    def add_traffic(self, time_ns: int, node: int, read_bytes: int, write_bytes: int) -> None:
-        """Add what a node's memory has moved."""
-        self._rows["TRAF"].append((time_ns, node, read_bytes, write_bytes))
+    def add_rows(self, tag: str, rows: Iterable[tuple[int, ...]]) -> None:
+        """Add rows of the table of this tag (``ROW_TABLES``), columns in its order."""
+        self._rows[tag] += rows
 
     def write_losses(self, time_ns: int, losses: Losses) -> None:
         """Write the losses until now."""
@@ -147,8 +137,9 @@ class TraceWriter:
             if added:
                 rows = np.array(added, np.uint64)
                 added.clear()
-                columns = enumerate(_ROW_COLUMNS[tag].items())
-                self._block(tag, {}, {name: rows[:, i].astype(d) for i, (name, d) in columns})
+                types = column_types(ROW_TABLES[tag]).items()
+                columns = {name: rows[:, i].astype(dtype) for i, (name, dtype) in enumerate(types)}
+                self._block(tag, {}, columns)
 
     def close(self) -> None:
         """Write pending rows and close; may be called twice."""
@@ -186,13 +177,12 @@ def write_trace(path: Path, trace: Trace) -> None:
                     for name in SAMPLE_COLUMNS
                 }
             )
-        for part, names, add in (
-            (trace.progress, PROGRESS_COLUMNS, writer.add_progress),
-            (trace.threads, THREAD_COLUMNS, writer.add_thread),
-            (trace.traffic, TRAFFIC_COLUMNS, writer.add_traffic),
+        for tag, table in zip(
+            ROW_TABLES, (trace.progress, trace.threads, trace.traffic), strict=True
         ):
-            for row in zip(*(getattr(part, name, ()) for name in names), strict=True):
-                add(*map(int, row))
+            if table is not None:
+                columns = [getattr(table, name).tolist() for name in column_types(table)]
+                writer.add_rows(tag, zip(*columns, strict=True))
         if trace.losses != Losses():
             writer.write_losses(trace.begin_ns + trace.runtime_ns, trace.losses)
         if trace.ending is not None:

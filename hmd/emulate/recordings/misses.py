@@ -15,14 +15,11 @@ own size before memory is taken for them.
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntFlag
 from pathlib import Path
 from typing import Any, Final, Self
-from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +27,7 @@ import numpy.typing as npt
 from hmd.base.atomic_file import finished_file
 from hmd.base.errors import HmdError, PageSizeError
 from hmd.base.units import PAGE_BYTES
-from hmd.base.untrusted_files import DAMAGED, reason_of
+from hmd.base.untrusted_files import DAMAGED, read_arrays, reason_of
 
 MAX_INSTRUCTIONS: Final = 1 << 42
 """Instructions, and cache hits, of a recording: a quarter of an hour at 5 GHz."""
@@ -44,13 +41,6 @@ _LINES: Final = 64
 EMULATED_PAGE_BYTES: Final = 4096
 """Pages of the emulated machine, which is of x86-64 whatever the host is."""
 _USER_END: Final = 1 << 47
-# The header as numpy writes it (numpy.lib.format, version 1.0). Its own reader evaluates Python.
-_MAGIC: Final = b"\x93NUMPY\x01\x00"
-_START: Final = struct.Struct("<8sH")
-_HEADER: Final = re.compile(
-    rb"\{'descr': '([<|][a-z]\d)', 'fortran_order': False, 'shape': \((?:(\d{1,12}),)?\), \} *\n"
-)
-
 _DTYPES: Final[Mapping[str, str]] = {
     "instructions": "<u8",
     "paid_hits": "<u4",
@@ -63,11 +53,14 @@ _DTYPES: Final[Mapping[str, str]] = {
     "user_pages": "<i8",
 }
 _ROWS: Final = tuple(_DTYPES)[:7]
-# Only of recordings of several CPUs; meets_at is stored row by row.
-_OF_THREADS: Final[Mapping[str, str]] = {"cpu_rows": "<i8", "meets_at": "<u8"}
-
-# Only of recordings that know which pages the program gave back.
-_OF_FREES: Final[Mapping[str, str]] = {"free_row": "<i8", "free_page": "<u4"}
+# Of recordings of several CPUs, where meets_at is stored row by row, and of those that know which
+# pages the program gave back.
+_OPTIONAL: Final[Mapping[str, str]] = {
+    "cpu_rows": "<i8",
+    "meets_at": "<u8",
+    "free_row": "<i8",
+    "free_page": "<u4",
+}
 
 
 def read_miss_file(path: Path) -> dict[str, Any]:
@@ -77,14 +70,14 @@ def read_miss_file(path: Path) -> dict[str, Any]:
     of one CPU have ``free_row`` and ``free_page``.
     """
     try:
-        with path.open("rb") as file, ZipFile(file) as archive:
-            size = path.stat().st_size
-            wanted = {**_DTYPES}
-            if "cpu_rows.npy" in archive.namelist():
-                wanted |= _OF_THREADS
-            if "free_row.npy" in archive.namelist():
-                wanted |= _OF_FREES
-            found = {name: _member(archive, name, descr, size) for name, descr in wanted.items()}
+        # Stored uncompressed, arrays take no more memory than the file.
+        arrays = read_arrays(path, max_bytes=path.stat().st_size)
+        optional = {name: dtype for name, dtype in _OPTIONAL.items() if name in arrays}
+        found: dict[str, Any] = {name: arrays[name] for name in (*_DTYPES, *optional)}
+        for name, dtype in {**_DTYPES, **optional}.items():
+            dimensions = 0 if name == "user_pages" else 1
+            if found[name].dtype != dtype or found[name].ndim != dimensions:
+                raise ValueError(f"{name} is of another type")
         _check(found)
         _check_frees(found)
         if "cpu_rows" in found:
@@ -97,28 +90,6 @@ def read_miss_file(path: Path) -> dict[str, Any]:
             "hmd simulate --record"
         ) from error
     return found | {"user_pages": int(found["user_pages"])}
-
-
-def _member(archive: ZipFile, name: str, descr: str, file_bytes: int) -> npt.NDArray[Any]:
-    """Return one array, which is as large as the archive says, and no larger than the file."""
-    info = archive.getinfo(f"{name}.npy")
-    if info.compress_type != ZIP_STORED or info.file_size > file_bytes:
-        raise ValueError(f"{name} is not stored as it is")
-    with archive.open(info) as member:
-        start = member.read(_START.size)
-        length = _START.unpack(start)[1] if len(start) == _START.size else 0
-        header = _HEADER.fullmatch(member.read(length))
-        if not start.startswith(_MAGIC) or header is None:
-            raise ValueError(f"{name} is no column")
-        data = member.read()
-    stored, count = header.groups()
-    dtype, scalar = np.dtype(descr), name == "user_pages"
-    if stored.decode() != descr or scalar != (not count):
-        raise ValueError(f"{name} is of another type")
-    if len(data) != dtype.itemsize * int(count or 1):
-        raise ValueError(f"{name} is not whole")
-    column: npt.NDArray[Any] = np.frombuffer(bytearray(data), dtype)
-    return column[0] if scalar else column
 
 
 def _check(found: Mapping[str, Any]) -> None:

@@ -7,24 +7,22 @@
 A boot takes about 6 s. The guest sees the host's file system; its writes are lost when it ends,
 except in the directories of ``share``. Nothing outlives the launcher, even if it is killed: QEMU
 dies with the thread that entered the context (PR_SET_PDEATHSIG, prctl(2)), and every file it
-needs is a memfd. The hardware of a running machine is changed through QEMU's monitor, which takes
-one JSON document per line (QMP; docs/interop/qmp-spec.rst in QEMU's source).
+needs is a memfd.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from hmd.base.errors import HmdError
 from hmd.emulate import assets
 from hmd.emulate.assets import compile_static, plugin_library
 from hmd.emulate.preset import Preset
@@ -40,73 +38,11 @@ DEFAULT_DILATION = 20.0
 SHARED_BYTES = 64 << 20  # counters and rings; a PCI BAR is a power of two
 
 
-class MonitorError(HmdError):
-    """QEMU refuses a command, or does not answer."""
-
-
-class Monitor:
-    """A QMP connection over a socket, open from construction to ``close``."""
-
-    def __init__(self, connection: socket.socket, timeout_s: float = 30.0) -> None:
-        """Negotiate capabilities; QEMU answers once it runs. Raises MonitorError."""
-        self._socket = connection
-        self._timeout_s = timeout_s
-        self._events: list[dict[str, Any]] = []
-        self._file = connection.makefile("rb")
-        self._shaken = False
-
-    def do(self, command: str, **arguments: Any) -> Any:
-        """Return QEMU's answer to a command; raises MonitorError where QEMU refuses."""
-        if not self._shaken:
-            self._shaken = True
-            self._hear()  # the greeting
-            self.do("qmp_capabilities")
-        request = {"execute": command, "arguments": arguments}
-        try:
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
-        except OSError as error:
-            raise MonitorError(f"QEMU's monitor does not answer: {error}") from None
-        while True:
-            heard = self._hear()
-            if "event" in heard:
-                self._events.append(heard)
-            elif "error" in heard:
-                raise MonitorError(f"QEMU refuses {command}: {heard['error'].get('desc')}")
-            else:
-                return heard.get("return")
-
-    def wait(self, event: str, timeout_s: float) -> dict[str, Any]:
-        """Return the data of the next event of a name; events already received come first."""
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            for heard in self._events:
-                if heard["event"] == event:
-                    self._events.remove(heard)
-                    data: dict[str, Any] = heard.get("data", {})
-                    return data
-            self._events.append(self._hear(max(deadline_s - time.monotonic(), 0.01)))
-
-    def close(self) -> None:
-        """Hang up."""
-        self._file.close()
-        self._socket.close()
-
-    def _hear(self, timeout_s: float | None = None) -> dict[str, Any]:
-        self._socket.settimeout(self._timeout_s if timeout_s is None else timeout_s)
-        try:
-            line = self._file.readline()
-        except OSError as error:
-            raise MonitorError(f"QEMU's monitor does not answer: {error}") from None
-        if not line:
-            raise MonitorError("QEMU's monitor closed the connection")
-        heard: dict[str, Any] = json.loads(line)
-        return heard
-
-
 _GUEST = Path(__file__).resolve().parents[1] / "guest"
 _INIT, *_INIT_PARTS = (_GUEST / f"{name}.c" for name in ("init", "boot", "frames", "jobs"))
 
 
+@dataclass(eq=False)
 class Machine:
     """One boot of the emulated machine.
 
@@ -117,43 +53,32 @@ class Machine:
     takes memory as it fills. Where ``step_ns`` is not 0, no vCPU's modelled clock runs ahead of
     another running one by more than that. ``first`` is a command that replaces hmd's init as the
     first process once all is mounted, for example systemd. Nodes in ``absent`` have no memory until
-    :meth:`plug`, and the timing model does not know them. With a ``counted_clock`` the guest's
-    clock counts instructions, one per nanosecond, so that the host's load does not show in it; CPUs
-    run in turns, and it needs ``parts`` None. The model is stopped until
+    it is plugged by QEMU's monitor (QMP), whose socket is the descriptor ``monitor``, and the
+    timing model does not know them. With a ``counted_clock`` the guest's clock counts instructions,
+    one per nanosecond, so that the host's load does not show in it; CPUs run in turns, and it needs
+    ``parts`` None. The model is stopped until
     :meth:`start_model`, so that boots are fast. Raises MissingError for missing programs or files,
     GuestError where the machine does not boot in ``boot_timeout_s``.
     """
 
-    def __init__(
-        self,
-        preset: Preset,
-        *,
-        share: Sequence[Path] = (),
-        console: int | None = None,
-        append: Sequence[str] = (),
-        parts: ModelPart | None = ModelPart.ALL,
-        dilation: float = DEFAULT_DILATION,
-        recording_bytes: int = 0,
-        step_ns: float = 0,
-        first: Sequence[str] = (),
-        absent: Collection[int] = (),
-        counted_clock: bool = False,
-        boot_timeout_s: float = 120,
-    ):
-        self.preset = preset
-        self._share = [path.resolve(strict=True) for path in share]
-        self._console = console
-        self._append = append
-        self._parts = parts
-        self._dilation = dilation
-        self._recording_bytes = recording_bytes
-        self._step_ns = step_ns
-        self._first = first
-        self._absent = absent
-        self._counted_clock = counted_clock
-        self._monitor: Monitor | None = None
+    preset: Preset
+    _: KW_ONLY
+    share: Sequence[Path] = ()
+    console: int | None = None
+    append: Sequence[str] = ()
+    parts: ModelPart | None = ModelPart.ALL
+    dilation: float = DEFAULT_DILATION
+    recording_bytes: int = 0
+    step_ns: float = 0
+    first: Sequence[str] = ()
+    absent: Collection[int] = ()
+    monitor: int | None = None
+    counted_clock: bool = False
+    boot_timeout_s: float = 120
+
+    def __post_init__(self) -> None:
+        self.share = [path.resolve(strict=True) for path in self.share]
         self._recording_fd: int | None = None
-        self._boot_timeout_s = boot_timeout_s
         self._files: list[int] = []
         self._log = -1
         self._process: subprocess.Popen[bytes] | None = None
@@ -201,26 +126,6 @@ class Machine:
     def stop_model(self) -> None:
         """Stop modelled time; the guest then runs at full speed."""
         self.shared.running = False
-
-    def plug(self, node: int) -> None:
-        """Plug the memory of an absent node, as a memory module; raises HmdError."""
-        self._ask_monitor().do(
-            "device_add", driver="pc-dimm", id=f"dimm{node}", memdev=f"ram{node}", node=node
-        )
-
-    def unplug(self, node: int, timeout_s: float = 120) -> None:
-        """Unplug memory once the guest has offlined it; raises HmdError if the guest refuses.
-
-        The guest's kernel first migrates the pages there, and refuses where it cannot.
-        """
-        monitor = self._ask_monitor()
-        monitor.do("device_del", id=f"dimm{node}")
-        monitor.wait("DEVICE_DELETED", timeout_s)
-
-    def _ask_monitor(self) -> Monitor:
-        if self._monitor is None:
-            raise GuestError("this emulated machine was booted without absent nodes")
-        return self._monitor
 
     @contextlib.contextmanager
     def record_misses(self, *vcpus: int) -> Iterator[Path]:
@@ -299,7 +204,7 @@ class Machine:
     def stop(self, *, flush_s: float = 0) -> None:
         """End the machine, after at most ``flush_s`` seconds of writing its shares back."""
         if self._agent is not None:
-            if flush_s and self._share:
+            if flush_s and self.share:
                 self._agent.sync(flush_s)
             self._agent.close()
             self._agent = None
@@ -307,9 +212,6 @@ class Machine:
             self._process.kill()
             self._process.wait()
             self._process = None
-        if self._monitor is not None:
-            self._monitor.close()
-            self._monitor = None
         if self._shared is not None:
             self._shared.close()
             self._shared = None
@@ -321,23 +223,19 @@ class Machine:
         began = time.monotonic()
         kernel = assets.find_kernel()
         ours, theirs = socket.socketpair()
-        monitor, monitored = socket.socketpair()
-        self._monitor = Monitor(monitor) if self._absent else None
-        with theirs, monitored:
+        with theirs:
             try:
-                self._process = self._spawn(kernel, theirs.fileno(), monitored.fileno())
+                self._process = self._spawn(kernel, theirs.fileno())
             except BaseException:
                 ours.close()
                 raise
-        if self._monitor is None:
-            monitor.close()
         self._agent = Agent(ours)
         while not self._agent.wait_ready(0.2):
             if self._agent.closed or self._process.poll() is not None:
                 raise GuestError(f"the emulated machine did not boot: {self._last_words()}")
-            if time.monotonic() - began > self._boot_timeout_s:
+            if time.monotonic() - began > self.boot_timeout_s:
                 raise GuestError(
-                    f"the emulated machine did not boot in {self._boot_timeout_s:g} s "
+                    f"the emulated machine did not boot in {self.boot_timeout_s:g} s "
                     f"(--verbose shows the kernel's log): {self._last_words()}"
                 )
         self._agent.death = "the emulated machine ended while a command ran in it"
@@ -346,61 +244,60 @@ class Machine:
             sampling = self.preset.sampling
             self._shared.set_pmu(sampling.tag_interval, ibs=sampling.pmu == "ibs")
 
-    def _spawn(
-        self, kernel: assets.Kernel, agent_fd: int, monitor_fd: int
-    ) -> subprocess.Popen[bytes]:
+    def _spawn(self, kernel: assets.Kernel, agent_fd: int) -> subprocess.Popen[bytes]:
         self._log = self._memory_file("hmd-log")
-        shares = [(f"hmd_rw{i}", path, True) for i, path in enumerate(self._share)]
+        shares = [(f"hmd_rw{i}", path, True) for i, path in enumerate(self.share)]
         init = compile_static(_INIT, more_sources=_INIT_PARTS).read_bytes()
         writable = {tag: str(path) for tag, path, _ in shares}
-        image = images.build(kernel, init, writable, self._first)
+        image = images.build(kernel, init, writable, self.first)
         files = qemu.BootFiles(
             kernel=self._kernel_path(kernel),
             initramfs_fd=self._memory_file("hmd-initramfs", image),
             agent_fd=agent_fd,
-            console_fd=self._log if self._console is None else self._console,
+            console_fd=self._log if self.console is None else self.console,
             shares=(("hmd_root", Path("/"), False), *shares),
             model=self._model(),
-            monitor_fd=monitor_fd if self._absent else None,
-            counted_clock=self._counted_clock,
+            monitor_fd=self.monitor,
+            counted_clock=self.counted_clock,
         )
         program = assets.find_program("qemu-system-x86_64", "qemu-system-x86")
         words = qemu.command_line(
             program,
             self.preset,
             files,
-            verbose=self._console is not None,
-            append=self._append,
-            absent=self._absent,
+            verbose=self.console is not None,
+            append=self.append,
+            absent=self.absent,
         )
+        monitored = [] if self.monitor is None else [self.monitor]
         # In its own session: a terminal's Ctrl-C reaches only the launcher.
         return subprocess.Popen(
             [assets.find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", "--", *words],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            pass_fds=[agent_fd, monitor_fd, files.console_fd, *self._files],
+            pass_fds=[agent_fd, *monitored, files.console_fd, *self._files],
             start_new_session=True,
         )
 
     def _model(self) -> qemu.TimingPlugin | None:
-        if self._parts is None:
+        if self.parts is None:
             return None
         shared_fd = self._memory_file("hmd-shared")
         os.ftruncate(shared_fd, SHARED_BYTES)
         self._shared = SharedMemory(shared_fd)
-        if self._recording_bytes:
+        if self.recording_bytes:
             self._recording_fd = self._memory_file("hmd-misses")
-            os.ftruncate(self._recording_fd, self._recording_bytes)
-        params = packed(timing_params(self.preset, self._parts))
+            os.ftruncate(self._recording_fd, self.recording_bytes)
+        params = packed(timing_params(self.preset, self.parts))
         return qemu.TimingPlugin(
             plugin=plugin_library(),
             shared_fd=shared_fd,
             shared_bytes=SHARED_BYTES,
             params_fd=self._memory_file("hmd-params", params),
-            dilation=self._dilation,
+            dilation=self.dilation,
             recording_fd=self._recording_fd,
-            step_ns=self._step_ns,
+            step_ns=self.step_ns,
         )
 
     def _kernel_path(self, kernel: assets.Kernel) -> Path:

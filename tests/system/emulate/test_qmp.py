@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hmd.emulate.vm.boot import Monitor, MonitorError
+from tests.fakes.qemu_monitor import Monitor, MonitorError
 
 QEMU = "qemu-system-x86_64"
 

@@ -9,6 +9,7 @@ from hmd.emulate import preset
 from hmd.emulate.preset import load, parse, parse_cpus, preset_names, with_cpus, with_nodes
 from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import ModelPart, parts_named, timing_params
+from hmd.sample.periods import PEBS_RECORD, RecordCost
 
 GOOD = (Path(__file__).parents[3] / "hmd/emulate/presets/dram-pm.yaml").read_text()
 
@@ -151,3 +152,11 @@ def test_model_parts_by_name_unknown_refused() -> None:
     assert timing_params(load("dram-pm"), ModelPart.CACHE).parts == ModelPart.CACHE
     with pytest.raises(ConfigError, match="bandwith"):
         parts_named(["bandwith"])
+
+
+def test_default_cost_of_samples_is_what_samplers_assume() -> None:
+    sampling = load("dram-pm").sampling
+    assert (
+        RecordCost(sampling.record_ns, sampling.interrupt_ns, sampling.buffer_records)
+        == PEBS_RECORD
+    )

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hmd.estimate.cost import ModelNumbers, PartFigures, WindowFigures
-from hmd.estimate.model import RuntimeModel, Terms
-from hmd.estimate.overlap import CLASSES, Pairs
+from hmd.estimate.model import RuntimeModel
+from hmd.estimate.overlap import Pairs
 from hmd.estimate.samples import PageIndex
 from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
@@ -100,16 +100,19 @@ def make_model(
     pairs: list[tuple[int, int]] | None = None,
     slow_ns: float = 400.0,
     fast_ns: float = 100.0,
-    terms: Terms | None = None,
+    independent: bool = False,
 ) -> RuntimeModel:
-    """One window of loads to as many pages, all in one class, of which ``k`` overlap."""
+    """One window of loads to as many pages, of which ``k`` overlap.
+
+    Without pairs it is unknown which, unless pages are ``independent``.
+    """
     pages = len(accesses)
-    total = np.zeros(CLASSES + 3)
+    total = np.zeros(4)
     total[0] = sum(accesses)
     near = np.array(pairs or np.zeros((0, 2)), np.int32)
     nothing = np.zeros(len(near), np.int32)
-    found = Pairs(near[:, 0].copy(), near[:, 1].copy(), nothing, nothing, nothing)
-    none, terms = np.zeros(1), terms or Terms()
+    found = Pairs(near[:, 0].copy(), near[:, 1].copy(), nothing)
+    none = np.zeros(1)
     figures = PartFigures(
         slow_ns=np.array([slow_ns]),
         fast_ns=np.array([fast_ns]),
@@ -120,21 +123,15 @@ def make_model(
         idle_latency_ns=none,
         fast_latency_ns=none,
         alone=none,
-        overlapping=np.full((1, CLASSES), k - 1),
-        core_factor=np.ones((1, CLASSES, 2)),
+        overlapping=np.full(1, k - 1),
+        core_factor=np.ones((1, 2)),
     )
-    numbers = ModelNumbers(
-        streams=2.0,
-        correlation=terms.correlation,
-        pairs_known=found.enough,
-        load=False,
-        stream_queues=True,
-    )
+    numbers = ModelNumbers(2.0, pairs_known=found.enough or independent, load_known=False)
     return RuntimeModel(
         page=np.arange(pages, dtype=np.int32),
         accesses=np.array(accesses, np.float32),
         samples=np.ones(pages, np.int32),
-        begin=np.array([0] + [pages] * (CLASSES + 3), np.uint64),
+        begin=np.array([0] + [pages] * 4, np.uint64),
         pages=pages,
         total=total,
         figures=figures,

@@ -14,8 +14,6 @@ from hmd.estimate import (
     CapacitySweep,
     Interval,
     RuntimeModel,
-    SampleSelection,
-    Terms,
     build_model,
     find_knee,
     interval,
@@ -26,13 +24,13 @@ from hmd.estimate import (
 from hmd.trace.trace import Trace
 
 
-@pytest.mark.parametrize("rows", list(SampleSelection))
+@pytest.mark.parametrize("fast_samples", [False, True])
 @pytest.mark.parametrize("steps", [1, 3, 20, 300])
 def test_sweep_each_step_equals_estimate_of_its_layout(
-    slow_run: Trace, fast_run: Trace, rows: SampleSelection, steps: int
+    slow_run: Trace, fast_run: Trace, fast_samples: bool, steps: int
 ) -> None:
     runs = side_by_side(slow_run, fast_run)
-    model = build_model(runs, terms=Terms(rows=rows))
+    model = build_model(runs, fast_samples=fast_samples)
     curve = sweep(model, layout.heat_order(runs.pages), steps)
     assert len(curve.fast_pages) == steps + 1
     for count, runtime_ns in zip(curve.fast_pages, curve.runtime_ns, strict=True):

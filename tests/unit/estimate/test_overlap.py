@@ -6,11 +6,10 @@ import pytest
 
 from hmd.estimate.overlap import (
     CHANCES,
-    CLASSES,
     IN_FLIGHT,
-    Overlap,
     Pairs,
     fit_neighbours,
+    fit_overlap,
     fit_overlap_to_times,
     simulate_core,
 )
@@ -21,62 +20,45 @@ from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
 from hmd.trace.trace import Trace
 
 
-def pairs_of(rows: list[tuple[int, int, int]]) -> Pairs:
-    """Pairs as (window, class, class)."""
-    window, a, b = np.array(rows, np.int32).reshape(-1, 3).T.copy()
-    return Pairs(a, b, a, b, window)
+def pairs_of(parts: list[int]) -> Pairs:
+    """Pairs of these parts."""
+    part = np.array(parts, np.int32)
+    return Pairs(part, part, part)
 
 
-def by_class(window: list[dict[int, float]]) -> np.ndarray:
-    found = np.zeros((len(window), CLASSES))
-    for row, of in enumerate(window):
-        for number, value in of.items():
-            found[row, number] = value
-    return found
-
-
-def test_neighbours_per_window_and_class_equal_hand_computation() -> None:
-    # Window 0 samples class 0 alone, window 1 both alike; members: 40 of 1000, then 60 and 20 of
-    # 500 each. Were all of K the window's, class 1 would have as many as class 0.
-    sampled = by_class([{0: 1e6}, {0: 0.5e6, 1: 0.5e6}])
-    rows = [(0, 0, 0)] * 20_000 + [(1, 0, 0)] * 30_000 + [(1, 1, 1)] * 10_000
-    found = fit_neighbours(pairs_of(rows), sampled, period=100)
-    expected = [40_000 / 1e6, 60_000 / 0.5e6, 20_000 / 0.5e6]
-    assert [found[0, 0], found[1, 0], found[1, 1]] == pytest.approx(
-        [100 * each for each in expected], rel=0.02
-    )
+def test_neighbours_per_part_equal_hand_computation() -> None:
+    # Members of pairs: 40 of 1000 samples, then 80 of 1000; each sample stands for 100 misses.
+    found = fit_neighbours(pairs_of([0] * 20_000 + [1] * 40_000), np.full(2, 1e6), period=100)
+    assert found == pytest.approx([4.0, 8.0], rel=0.02)
 
 
 def test_neighbours_few_samples_overall_rate() -> None:
-    sampled = by_class([{0: 1e6}, {0: 1.0}])
-    found = fit_neighbours(pairs_of([(0, 0, 0)] * 50_000), sampled, period=30)
-    assert found[1, 0] == pytest.approx(30 * 0.1, rel=0.02)
+    sampled = np.array([1e6, 1.0])
+    found = fit_neighbours(pairs_of([0] * 50_000), sampled, period=30)
+    assert found[1] == pytest.approx(30 * 0.1, rel=0.02)
     assert not fit_neighbours(pairs_of([]), sampled, 30).any()
 
 
-def test_overlap_waits_equal_hand_computation() -> None:
-    # Of 100 misses 20 are alone, of the rest 60 have 2 others with them and 20 have 4.
-    overlap = Overlap(np.array([0.2]), by_class([{0: 2.0, 1: 4.0}]))
-    assert overlap.count_waits(by_class([{0: 75.0, 1: 25.0}])) == pytest.approx([20 + 20 + 4])
-
-
-@pytest.mark.parametrize("waits", [30.0, 15.0, 40.0, 80.0])
+@pytest.mark.parametrize("waits", [0.05, 0.15, 0.3, 0.4, 0.8])
 def test_overlap_fitted_to_measured_waits(waits: float) -> None:
-    misses = by_class([{0: 60.0, 1: 40.0}])
-    promised = Overlap(np.zeros(1), by_class([{0: 2.0, 1: 3.0}]))
-    assert promised.count_waits(misses) == pytest.approx([30])
-    found = promised.fit_to_waits(misses, np.array([waits]))
-    assert found.count_waits(misses) == pytest.approx([waits], rel=1e-3)
+    near = 7 / 3  # with which three of ten misses begin a wait
+    found = fit_overlap(np.array([near]), np.array([waits]))
+    assert found.waits_of_a_miss() == pytest.approx([waits], rel=1e-9)
     # More waits than promised: some misses are alone. Fewer: all overlap with more.
-    assert (found.alone[0] > 0.01) == (waits > 30)
-    if waits >= 30:
+    assert (found.alone[0] > 0.01) == (waits > 0.3)
+    if waits >= 0.3:
         # Those that are not alone have all neighbours that there are.
-        assert found.overlapping[0, 0] * (1 - found.alone[0]) == pytest.approx(2.0, rel=1e-3)
+        assert found.overlapping[0] * (1 - found.alone[0]) == pytest.approx(near)
+
+
+def test_overlap_out_of_bounds_stays_finite() -> None:
+    found = fit_overlap(np.array([0.0, 2.0, 2.0, 0.0]), np.array([0.5, 0.0, 1.0, 1.0]))
+    assert found.overlapping.tolist() == [0.0, 72.0, 0.0, 0.0]
+    assert found.alone == pytest.approx([0.0, 0.0, 0.9, 0.0])
 
 
 def test_overlap_fitted_to_times_without_pairs() -> None:
-    found = fit_overlap_to_times(by_class([{0: 60.0, 1: 40.0}]), np.array([25.0]))
-    assert found.overlapping[0, :2].tolist() == [3.0, 3.0]
+    assert fit_overlap_to_times(np.array([0.25])).overlapping.tolist() == [3.0]
 
 
 def test_core_with_enough_buffers_follows_overlap_rule() -> None:

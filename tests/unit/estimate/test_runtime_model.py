@@ -9,8 +9,6 @@ import pytest
 
 from hmd.estimate import (
     RuntimeModel,
-    SampleSelection,
-    Terms,
     build_model,
     layout,
     side_by_side,
@@ -24,13 +22,13 @@ from hmd.trace.trace import Trace
 ModelOf = Callable[..., RuntimeModel]
 
 
-@pytest.mark.parametrize("rows", list(SampleSelection))
+@pytest.mark.parametrize("fast_samples", [False, True])
 @pytest.mark.parametrize("windows", [1, 7, 60])
 def test_model_recorded_layouts_reproduce_both_runs(
-    slow_run: Trace, fast_run: Trace, rows: SampleSelection, windows: int
+    slow_run: Trace, fast_run: Trace, fast_samples: bool, windows: int
 ) -> None:
     runs = side_by_side(slow_run, fast_run, windows=windows)
-    model = build_model(runs, terms=Terms(rows=rows))
+    model = build_model(runs, fast_samples=fast_samples)
     slow = model.estimate(layout.all_slow(runs.pages))
     fast = model.estimate(layout.all_fast(runs.pages))
     assert slow.runtime_ns == pytest.approx(slow_run.runtime_ns, rel=1e-9)
@@ -40,9 +38,9 @@ def test_model_recorded_layouts_reproduce_both_runs(
 
 
 @pytest.mark.parametrize("left_out", ["latency_ns", "instructions", "both"])
-@pytest.mark.parametrize("rows", list(SampleSelection))
+@pytest.mark.parametrize("fast_samples", [False, True])
 def test_model_missing_columns_reproduce_both_runs(
-    slow_run: Trace, fast_run: Trace, rows: SampleSelection, left_out: str
+    slow_run: Trace, fast_run: Trace, fast_samples: bool, left_out: str
 ) -> None:
     names = ("latency_ns", "instructions") if left_out == "both" else (left_out,)
 
@@ -52,7 +50,7 @@ def test_model_missing_columns_reproduce_both_runs(
         return replace(trace, samples=Samples(**columns))
 
     runs = side_by_side(without(slow_run), without(fast_run))
-    model = build_model(runs, terms=Terms(rows=rows))
+    model = build_model(runs, fast_samples=fast_samples)
     assert model.pairs.enough == ("instructions" not in names)
     ends = [model.estimate(f(runs.pages)).runtime_ns for f in (layout.all_slow, layout.all_fast)]
     assert ends == pytest.approx([slow_run.runtime_ns, fast_run.runtime_ns], rel=1e-9)
@@ -60,9 +58,9 @@ def test_model_missing_columns_reproduce_both_runs(
 
 def test_model_windows_without_samples_reproduce_both_runs(trace_of: Callable[..., Trace]) -> None:
     slow, fast = trace_of([(1, 7), (2, 8), (39, 9)], 40), trace_of([(1, 7)], 20)
-    for rows in SampleSelection:
+    for fast_samples in (False, True):
         runs = side_by_side(slow, fast, windows=10)
-        model = build_model(runs, terms=Terms(rows=rows))
+        model = build_model(runs, fast_samples=fast_samples)
         assert model.estimate(layout.all_slow(runs.pages)).runtime_ns == pytest.approx(40e6)
         assert model.estimate(layout.all_fast(runs.pages)).runtime_ns == pytest.approx(20e6)
 
@@ -85,11 +83,11 @@ def test_model_dependent_misses_linear_in_slow_share(model_of: ModelOf) -> None:
 def test_model_overlapping_misses_equal_hand_computation(model_of: ModelOf) -> None:
     # K = 3, y = 0.5, pages placed independently, p = y: 0.5 / (1 + 2 * 0.5) = 1/4 of the misses
     # begin a wait; with all slow 1/3 do. So 3/4 of 300 ns remain.
-    model = model_of([50.0, 50.0], k=3.0, terms=Terms(correlation=False))
+    model = model_of([50.0, 50.0], k=3.0, independent=True)
     found = model.estimate(np.array([True, False]))
     assert found.runtime_ns == pytest.approx(100 + 300 * 3 / 4)
     # y = 0.2: 0.2 / 1.4 = 1/7, times 3.
-    model = model_of([80.0, 20.0], k=3.0, terms=Terms(correlation=False))
+    model = model_of([80.0, 20.0], k=3.0, independent=True)
     found = model.estimate(np.array([True, False]))
     assert found.runtime_ns == pytest.approx(100 + 300 * 3 / 7)
 
@@ -116,16 +114,9 @@ def test_model_pairs_on_two_pages_never_slow_together(model_of: ModelOf) -> None
 
 def test_model_sample_selection_rows_of_one_run(slow_run: Trace, fast_run: Trace) -> None:
     runs = side_by_side(slow_run, fast_run)
-    counts = {
-        rows: build_model(runs, terms=Terms(rows=rows)).samples.sum() for rows in SampleSelection
-    }
-    assert counts == {
-        SampleSelection.BOTH: 8000,
-        SampleSelection.SLOW: 4000,
-        SampleSelection.FAST: 4000,
-    }
-    sums = [build_model(runs, terms=Terms(rows=rows)).total.sum() for rows in SampleSelection]
-    assert sums == pytest.approx([199 * 4000] * 3)
+    both, fast = build_model(runs), build_model(runs, fast_samples=True)
+    assert (both.samples.sum(), fast.samples.sum()) == (8000, 4000)
+    assert [both.total.sum(), fast.total.sum()] == pytest.approx([199 * 4000] * 2)
 
 
 def test_model_fast_run_rows_free_of_selection_bias(run_of: Callable[..., Trace]) -> None:
@@ -139,13 +130,10 @@ def test_model_fast_run_rows_free_of_selection_bias(run_of: Callable[..., Trace]
     runs = side_by_side(even(300, 400, 1), even(100, 200, 2))
     hot = layout.by_heat(runs.pages, len(runs.pages) // 2)
 
-    def share(rows: SampleSelection) -> float:
-        model = build_model(runs, terms=Terms(rows=rows))
-        accesses = np.bincount(model.page, model.accesses, model.pages)
-        return float(accesses[hot].sum() / accesses.sum())
-
-    assert share(SampleSelection.SLOW) > 0.7
-    assert 0.4 < share(SampleSelection.FAST) < 0.6
+    model = build_model(runs, fast_samples=True)
+    accesses = np.bincount(model.page, model.accesses, model.pages)
+    assert runs.pages.accesses[hot].sum() / runs.pages.accesses.sum() > 0.7
+    assert 0.4 < accesses[hot].sum() / accesses.sum() < 0.6
 
 
 def test_model_traffic_beyond_the_fast_run_is_queues(slow_run: Trace, fast_run: Trace) -> None:
@@ -158,9 +146,8 @@ def test_model_traffic_beyond_the_fast_run_is_queues(slow_run: Trace, fast_run: 
     def queues(busy_ns: float) -> float:
         each = 64 * (lines + stores) / busy_ns
         speeds = TierSpeeds(slow_read_bytes_per_ns=each, slow_write_bytes_per_ns=each)
-        figures = build_model(
-            replace(runs, speeds=speeds), terms=Terms(rows=SampleSelection.SLOW)
-        ).figures
+        of_slow = replace(runs.fast, page=runs.fast.page[:0])
+        figures = build_model(replace(runs, speeds=speeds, fast=of_slow)).figures
         causes = [figures.waiting_ns[0], figures.holding_ns[0], figures.queueing_ns[0]]
         assert sum(causes) == pytest.approx(runs.slow.ns[0] - runs.fast.ns[0])
         assert min(causes) >= 0

@@ -7,9 +7,11 @@ speed, as nothing here depends on heat.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from hmd.emulate.preset import load, with_nodes
 from hmd.emulate.vm.boot import Machine
 from hmd.emulate.vm.guest import Job
 from hmd.emulate.vm.images import warm_kernels
+from tests.fakes.qemu_monitor import Monitor
 from tests.vm.conftest import CHECKOUT, PROGRAMS, environment
 
 pytestmark = pytest.mark.timeout(1800)
@@ -55,8 +58,8 @@ time.sleep(10000)
 class Guest:
     """The machine with a daemon, and two programs whose memory is on node 1."""
 
-    def __init__(self, machine: Machine, share: Path) -> None:
-        self.machine = machine
+    def __init__(self, machine: Machine, monitor: Monitor, share: Path) -> None:
+        self.machine, self.monitor = machine, monitor
         self.log = bytearray()
         self.jobs: list[Job] = []
         gather = share / "gather"
@@ -169,8 +172,20 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     warm_kernels()
     # Plugged memory can be taken out again only where nothing of the kernel's is in it.
     append = ["memhp_default_state=online_movable"]
-    with Machine(preset, share=[share], parts=None, absent={2}, append=append) as machine:
-        made = Guest(machine, share)
+    ours, theirs = socket.socketpair()
+    with (
+        contextlib.closing(Monitor(ours)) as monitor,
+        theirs,
+        Machine(
+            preset,
+            share=[share],
+            parts=None,
+            absent={2},
+            monitor=theirs.fileno(),
+            append=append,
+        ) as machine,
+    ):
+        made = Guest(machine, monitor, share)
         yield made
         for job in made.jobs:
             job.kill()
@@ -247,7 +262,7 @@ def test_pin_ordinary_user_moves_own_process_only(guest: Guest) -> None:
 
 def test_hotplug_node_used_and_unplugged_after_drain(guest: Guest) -> None:
     before = guest.wait_status(lambda s: s["tiers"] == [[0], [1]])
-    guest.machine.plug(2)
+    guest.monitor.plug(2)
     status = guest.wait_status(lambda s: s["tiers"] == [[0], [1], [2]])
     assert status["pid"] == before["pid"]
     assert status["tier_bytes"][2] == 256 * MIB
@@ -255,7 +270,7 @@ def test_hotplug_node_used_and_unplugged_after_drain(guest: Guest) -> None:
     guest.wait_pages(guest.program, lambda pages: pages.get(2, 0) * 4096 > PROGRAM_MIB * MIB * 0.9)
     guest.do("drain", "2", "--timeout", "4min")
     assert 2 not in guest.pages(guest.program)
-    guest.machine.unplug(2)
+    guest.monitor.unplug(2)
     status = guest.wait_status(lambda s: s["tiers"] == [[0], [1]])
     assert (status["control"]["drains"][0]["there"], status["pid"]) == (False, before["pid"])
     assert not any(status["stage_failures"].values()), guest.log.decode()
