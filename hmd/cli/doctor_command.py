@@ -9,14 +9,10 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hmd.base.errors import Diagnostic, Exit, Severity, UnavailableError
 from hmd.cli.output import console, print_json, print_table
 from hmd.sample.sampler import CAPABILITIES, SampleSettings
-
-if TYPE_CHECKING:
-    from hmd.base.errors import Diagnostic
 
 DESCRIPTION = (
     "Check sampling, privileges, memory tiers, kernel features, and other systems that move pages."
@@ -45,16 +41,16 @@ OPTIONS = """\
 
 def run(args: argparse.Namespace) -> int:
     """Print all diagnostics; ``Exit.MISSING`` where one of them is a failure."""
-    sections = examine(args.proc, args.sysfs)
-    failed = any(f.level == Severity.FAIL for _, found in sections for f in found)
-    findings = [{"section": name, **asdict(f)} for name, found in sections for f in found]
+    found = examine(args.proc, args.sysfs)
+    failed = any(finding.level == Severity.FAIL for _, finding in found)
+    findings = [{"section": section, **asdict(finding)} for section, finding in found]
     document = {"works": not failed, "findings": findings}
     if args.report is not None:
         _write_report(args.report, document, args.proc, args.sysfs)
     if args.json:
         print_json(document)
     else:
-        _print(sections, failed)
+        _print(found, failed)
         if args.report is not None:
             print(f"Wrote the report to {args.report}: attach it to an issue.")
     return Exit.MISSING if failed else Exit.OK
@@ -70,26 +66,18 @@ def _write_report(path: Path, document: Mapping[str, object], proc: Path, sysfs:
     write_report(path, report | collect_files(proc, sysfs))
 
 
-Sections = Sequence[tuple[str, Sequence["Diagnostic"]]]
+def examine(proc: Path, sysfs: Path) -> list[tuple[str, Diagnostic]]:
+    """Return the diagnostics, each with its section."""
+    from hmd.linux import checks
 
-
-def examine(proc: Path, sysfs: Path) -> Sections:
-    """Return the diagnostics of each section."""
-    from hmd.linux.checks import (
-        competing_findings,
-        feature_findings,
-        privilege_findings,
-        read_privileges,
-        topology_finding,
-    )
-
-    return (
-        ("memory", [_unless_missing("memory tiers", lambda: topology_finding(sysfs))]),
-        ("sampling", [_unless_missing("sampler", lambda: _sampler(proc, sysfs))]),
-        ("privileges", privilege_findings(read_privileges(proc))),
-        ("kernel", feature_findings(proc, sysfs)),
-        ("competing", competing_findings(proc, sysfs)),
-    )
+    sections = {
+        "memory": [_unless_missing("memory tiers", lambda: checks.topology_finding(sysfs))],
+        "sampling": [_unless_missing("sampler", lambda: _sampler(proc, sysfs))],
+        "privileges": checks.privilege_findings(checks.read_privileges(proc)),
+        "kernel": checks.feature_findings(proc, sysfs),
+        "competing": checks.competing_findings(proc, sysfs),
+    }
+    return [(section, finding) for section, found in sections.items() for finding in found]
 
 
 def _unless_missing(name: str, find: Callable[[], Diagnostic]) -> Diagnostic:
@@ -126,24 +114,18 @@ def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
     )
 
 
-def _print(sections: Sections, failed: bool) -> None:
+def _print(found: Sequence[tuple[str, Diagnostic]], failed: bool) -> None:
     from rich.text import Text
 
     styles = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "bold red"}
     rows = [
-        (Text(f.level, style=styles[f.level]), section, f.name, f.state)
-        for section, found in sections
-        for f in found
+        (Text(f.level, style=styles[f.level]), section, f.name, f.state) for section, f in found
     ]
     print_table(("level", "section", "finding", "state"), rows)
-    advice = [
-        finding
-        for section, found in sections
-        for finding in found
-        if finding.level != Severity.OK or (section == "sampling" and finding.why)
-    ]
     out = console()
-    for finding in advice:
+    for section, finding in found:
+        if finding.level == Severity.OK and not (section == "sampling" and finding.why):
+            continue
         level = (f"{finding.level} ", styles[finding.level])
         out.print(Text.assemble(level, f"{finding.name}: {finding.why or finding.state}"))
         if finding.action:
