@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from hmd.base.errors import TargetError, UsageError
+from hmd.cli.admin_request import selected_processes
 from hmd.cli.arguments import add_options, duration
-from hmd.cli.output import format_bytes, format_share, print_json, print_table
+from hmd.cli.output import format_bytes, format_latency, format_share, print_json, print_table
 from hmd.control.client import send_admin_request
 
 DESCRIPTION = """\
@@ -55,9 +57,7 @@ def run(args: argparse.Namespace) -> None:
     if args.slow:
         _run_slow(args)
         return
-    arguments: dict[str, Any] = (
-        {"pid": int(args.subject)} if args.subject.isdecimal() else {"target": args.subject}
-    )
+    arguments = selected_processes(args)
     if args.address is not None:
         arguments["address"] = _address(args.address)
     document = send_admin_request(args.socket, "explain", arguments)
@@ -79,14 +79,15 @@ def _run_slow(args: argparse.Namespace) -> None:
     before, after = found["before"], found["after"]
     if not (before and after):
         raise TargetError(f"the history has too little of {args.subject!r}: see hmd report")
-    rows = [
-        ("in tier 0", *(format_bytes(each["resident_bytes"][0]) for each in (before, after))),
-        ("in all", *(format_bytes(sum(each["resident_bytes"])) for each in (before, after))),
-        ("accesses per second", *(f"{each['accesses_per_s']:.3g}" for each in (before, after))),
-        ("served by tier 0", *(format_share(each["fast_share"]) for each in (before, after))),
-        ("latency of loads", *(_latency(each["load_latency_s"]) for each in (before, after))),
-        ("moved per hour", *(format_bytes(_moved_per_hour(each)) for each in (before, after))),
-    ]
+    cells: dict[str, Callable[[dict[str, Any]], str]] = {
+        "in tier 0": lambda each: format_bytes(each["resident_bytes"][0]),
+        "in all": lambda each: format_bytes(sum(each["resident_bytes"])),
+        "accesses per second": lambda each: f"{each['accesses_per_s']:.3g}",
+        "served by tier 0": lambda each: format_share(each["fast_share"]),
+        "latency of loads": lambda each: format_latency(each["load_latency_s"]),
+        "moved per hour": lambda each: format_bytes(_moved_per_hour(each)),
+    }
+    rows = [(name, cell(before), cell(after)) for name, cell in cells.items()]
     print_table((args.subject, "before", "after"), rows, right=("before", "after"))
     if not found["moved_bytes"]:
         print("hmd moved nothing of it in this time.")
@@ -97,10 +98,6 @@ def _run_slow(args: argparse.Namespace) -> None:
     if not found["reasons"]:
         print("Nothing that hmd sees explains it: look at CPU time, disk, network and locks.")
     print_events(found["events"])
-
-
-def _latency(seconds: float | None) -> str:
-    return f"{seconds * 1e9:.0f} ns" if seconds else "-"
 
 
 def _moved_per_hour(figures: dict[str, Any]) -> float:

@@ -185,6 +185,11 @@ def format_seconds(value: float | None) -> str:
     return f"{value:.3f} s" if abs(value) >= 1 else f"{value * 1e3:.2f} ms"
 
 
+def format_latency(seconds: float | None) -> str:
+    """Return the latency of a load in nanoseconds; ``-`` where unknown."""
+    return f"{seconds * 1e9:.0f} ns" if seconds else "-"
+
+
 def format_share(value: float | None) -> str:
     """Return a share of 0..1 as per cent, ``93.1 %``; ``-`` where unknown."""
     return "-" if value is None else f"{value * 100:.1f} %"

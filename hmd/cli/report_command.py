@@ -10,7 +10,7 @@ from typing import Any
 
 from hmd.base.errors import HmdError, TargetError
 from hmd.cli.arguments import add_options, duration
-from hmd.cli.output import format_bytes, format_share, print_json, print_table
+from hmd.cli.output import format_bytes, format_latency, format_share, print_json, print_table
 from hmd.control.client import send_admin_request
 
 DESCRIPTION = """\
@@ -85,7 +85,7 @@ def _print(found: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
                 *map(format_bytes, row["resident_bytes"][:tiers]),
                 f"{row['accesses_per_s']:.3g}",
                 format_share(row["fast_share"]),
-                f"{row['load_latency_s'] * 1e9:.0f} ns" if row["load_latency_s"] else "-",
+                format_latency(row["load_latency_s"]),
                 *(
                     format_bytes(row[f"{way}_bytes"])
                     for way in ("promoted", "demoted", "requested")
