@@ -60,7 +60,7 @@ print(json.dumps(ask(pathlib.Path(sys.argv[1]), "status", timeout_s=60)))
 _ADMIN = """\
 import pathlib, sys
 from hmd.control.client import send_admin_request
-send_admin_request(pathlib.Path(sys.argv[1]), sys.argv[2], timeout_s=60)
+send_admin_request(pathlib.Path(sys.argv[1]), sys.argv[2])
 """
 
 CACHE = {"cache_headroom": "100%", "cache_age": "500ms"}

@@ -39,33 +39,29 @@ def ask(
     *,
     timeout_s: float = QUERY_TIMEOUT_S,
 ) -> dict[str, Any]:
-    """Return the daemon's answer to a query.
+    """Return the daemon's answer.
 
-    Raises ``UnreachableError`` where no answer comes within ``timeout_s``, ``NotPermittedError``
-    where the caller may not connect.
+    Raises ``HmdError`` with the daemon's line where it refuses: ``NotPermittedError``,
+    ``TargetError`` for a process or node that does not exist, ``UsageError`` for a command that it
+    does not know or arguments that do not go together. ``UnreachableError`` where no answer comes
+    within ``timeout_s``, ``NotPermittedError`` where the caller may not connect.
     """
-    document = _parse(path, ask_bytes(path, command, arguments, timeout_s=timeout_s))
+    answer = ask_bytes(path, command, arguments, timeout_s=timeout_s)
+    document = None
+    with contextlib.suppress(ValueError, RecursionError):
+        document = json.loads(answer)
+    if not isinstance(document, dict):
+        raise UnreachableError(f"{path} answers, but not in hmd's protocol")
     if "error" in document:
-        raise UnreachableError(f"the daemon on {path} refuses {command!r}: is it another version?")
+        raise _ERRORS.get(document.get("code", 1), HmdError)(str(document["error"]))
     return document
 
 
 def send_admin_request(
-    path: Path,
-    command: str,
-    arguments: Mapping[str, Any] | None = None,
-    timeout_s: float = ADMIN_TIMEOUT_S,
+    path: Path, command: str, arguments: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Have the daemon execute an admin request, and return its answer.
-
-    Raises ``HmdError`` with the daemon's line where it refuses: ``NotPermittedError``,
-    ``TargetError`` for a process or node that does not exist, ``UsageError`` for arguments that do
-    not go together. ``UnreachableError`` where no answer comes within ``timeout_s``.
-    """
-    document = _parse(path, ask_bytes(path, command, arguments, timeout_s=timeout_s))
-    if "error" in document:
-        raise _ERRORS.get(document.get("code", 1), HmdError)(str(document["error"]))
-    return document
+    """Have the daemon execute an admin request, and return its answer; raises as :func:`ask`."""
+    return ask(path, command, arguments, timeout_s=ADMIN_TIMEOUT_S)
 
 
 def ask_bytes(
@@ -98,15 +94,6 @@ def ask_bytes(
         raise UnreachableError(
             f"the daemon on {path} does not answer: {error.strerror or error}"
         ) from None
-
-
-def _parse(path: Path, answer: bytes) -> dict[str, Any]:
-    document = None
-    with contextlib.suppress(ValueError, RecursionError):
-        document = json.loads(answer)
-    if not isinstance(document, dict):
-        raise UnreachableError(f"{path} answers, but not in hmd's protocol")
-    return document
 
 
 def _connect(s: socket.socket, path: Path, deadline_s: float) -> None:

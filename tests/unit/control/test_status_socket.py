@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmd.base.errors import HmdError, UnreachableError
+from hmd.base.errors import HmdError, UnreachableError, UsageError
 from hmd.control import status_socket
 from hmd.control.client import ask
 from hmd.control.requests import MAX_REQUEST_BYTES
@@ -191,7 +191,7 @@ def test_ask_of_mute_daemon_times_out(path: Path) -> None:
 
 
 def test_ask_refused_command_raises(served: Path) -> None:
-    with pytest.raises(UnreachableError, match="refuses 'dance'"):
+    with pytest.raises(UsageError, match="no such command"):
         ask(served, "dance")
 
 
