@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Horizons: for how many ticks pages have the accesses that their rates predict.
 
-In each tick the hottest pages of a process that compete for a promotion form a cohort, whose
-samples are counted in the next ``AGES`` ticks (:mod:`hmd.policy.cohorts`). Counted over predicted
-samples, by the age of a cohort, is the part of the prediction that came true at that age, and the
-sum of the parts is the horizon. So hot sets that move, pages that are read once, and pages that
-look hot by chance shorten it. Cohorts are followed whether their pages are promoted or not, so that
-it is noticed when promotions begin to pay again.
+A cohort is a few pages of a process that are followed for ``AGES`` ticks, to compare the samples
+that fall on them with the part of its accesses that they were predicted to have. All who follow
+pages share the cohorts, so that the samples of a tick are read once: 5 ns per sample and 50 ns per
+page that is followed.
+
+In each tick the hottest pages of a process that compete for a promotion form a cohort. Counted over
+predicted samples, by the age of a cohort, is the part of the prediction that came true at that age,
+and the sum of the parts is the horizon. So hot sets that move, pages that are read once, and pages
+that look hot by chance shorten it. Cohorts are followed whether their pages are promoted or not, so
+that it is noticed when promotions begin to pay again.
 
 Parts do not rise with age: accesses that come back later are no reason to keep a page until then.
 Beyond ``AGES`` they fall exponentially, at the pace of those that are counted. No horizon is longer
@@ -14,24 +18,115 @@ than the process has been tracked, and two ticks: heat that has lasted for some 
 last as long again (Lindy's law). This bounds the loss of moves by what they could have saved, as in
 ski rental (Karlin et al., "Competitive randomized algorithms for non-uniform problems", 1994). Nor
 is a horizon longer than heat lasts between the changes of a process (:mod:`hmd.heat.changes`).
-
-Costs what its cohorts do, and 4 ns per row of the view.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.linux.process_table import ProcessTable, carry_over
 from hmd.linux.procfs import ProcessId
-from hmd.policy.cohorts import AGES, Cohorts, Purpose, busiest_processes
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
+
+AGES: Final = 16
+"""Ticks for which a cohort is followed."""
+
+# Processes that get a cohort in one tick: those with most accesses.
+_MAX_PROCESSES: Final = 16
+
+Addresses = npt.NDArray[np.uint64]
+
+
+class Purpose(Enum):
+    """Who follows a cohort."""
+
+    PERSISTENCE = auto()
+    LONG_RUN = auto()
+
+
+class Comparison(NamedTuple):
+    """Samples of a tick that fell on a cohort, and those ``predicted``, by prediction.
+
+    ``slot`` is that of the cohort's process; ``age`` counts the ticks since it was formed, from 0.
+    """
+
+    purpose: Purpose
+    slot: int
+    age: int
+    predicted: tuple[float, ...]
+    counted: float
+
+
+@dataclass(slots=True)
+class _Cohort:
+    """Pages of a process, and the part of its accesses that each prediction gives them."""
+
+    purpose: Purpose
+    process: ProcessId
+    address: Addresses
+    shares: tuple[float, ...]
+    age: int = 0
+
+
+class Cohorts:
+    """The cohorts of the last ``AGES`` ticks."""
+
+    def __init__(self) -> None:
+        self._cohorts: deque[_Cohort] = deque()
+        self._tick = -1
+        self._comparisons: list[Comparison] = []
+
+    def form(
+        self, purpose: Purpose, process: ProcessId, address: Addresses, *shares: float
+    ) -> None:
+        """Follow pages of a process; ``shares`` of its accesses are what predictions give them."""
+        self._cohorts.append(_Cohort(purpose, process, address, shares))
+
+    def compare(self, pages: PageView, purpose: Purpose) -> list[Comparison]:
+        """Return how samples of the last tick fell on the cohorts of a purpose."""
+        if pages.tick < self._tick:  # a new table: the daemon's configuration has changed
+            self._cohorts.clear()
+        if pages.tick != self._tick:
+            self._tick, self._comparisons = pages.tick, self._compare_all(pages)
+        return [each for each in self._comparisons if each.purpose == purpose]
+
+    def _compare_all(self, pages: PageView) -> list[Comparison]:
+        """Compare all cohorts, which are then a tick older."""
+        table, samples = ProcessTable(pages.processes), pages.process_samples
+        followed = [(cohort, table.slot_of(cohort.process)) for cohort in self._cohorts]
+        followed = [(each, slot) for each, slot in followed if slot >= 0 and samples[slot]]
+        found = []
+        if followed:
+            length = [len(cohort.address) for cohort, _ in followed]
+            process = np.repeat(np.array([slot for _, slot in followed], np.int32), length)
+            address = np.concatenate([cohort.address for cohort, _ in followed])
+            counted = np.split(pages.tick_share_at(process, address), np.cumsum(length)[:-1])
+            for (cohort, slot), shares in zip(followed, counted, strict=True):
+                predicted = tuple(float(samples[slot]) * share for share in cohort.shares)
+                had = samples[slot] * float(shares.sum())
+                found.append(Comparison(cohort.purpose, slot, cohort.age, predicted, had))
+        for cohort in self._cohorts:
+            cohort.age += 1
+        while self._cohorts and self._cohorts[0].age >= AGES:
+            self._cohorts.popleft()
+        return found
+
+
+def busiest_processes(accesses: npt.NDArray[np.float64]) -> list[int]:
+    """Return the slots of the processes that get a cohort; ``accesses`` is by process."""
+    busiest = np.argsort(-accesses, kind="stable")[:_MAX_PROCESSES]
+    slots: list[int] = busiest[accesses[busiest] > 0].tolist()
+    return slots
+
 
 MAX_COHORT_PAGES: Final = 256
 

@@ -128,9 +128,9 @@ class BandwidthBalance:
             self._known[tier] = _ShareBounds()
         bounds = self._known[tier]
         if saturated:
-            bounds.lower_max(share)
+            bounds.narrow(share, too_large=True)
         elif wait_ns < below_ns * (1 - _EQUAL):
-            bounds.raise_min(share)
+            bounds.narrow(share, too_large=False)
         else:
             bounds.step = _MIN_STEP
             return share
@@ -153,21 +153,16 @@ class _ShareBounds:
     high: float = 1.0
     step: float = _MIN_STEP
 
-    def lower_max(self, share: float) -> None:
-        """Record that a share is too large."""
-        self.high = min(self.high, share)
-        if self._met():
-            self.low = max(0.0, self.high - self._next_step())
-
-    def raise_min(self, share: float) -> None:
-        """Record that a share is too small."""
-        self.low = max(self.low, share)
-        if self._met():
-            self.high = self.low + self._next_step()
-
-    def _met(self) -> bool:
-        return self.high - self.low < _MIN_STEP
-
-    def _next_step(self) -> float:
+    def narrow(self, share: float, *, too_large: bool) -> None:
+        """Record that a share is too large, or else too small."""
+        if too_large:
+            self.high = min(self.high, share)
+        else:
+            self.low = max(self.low, share)
+        if self.high - self.low >= _MIN_STEP:
+            return
         self.step *= 2
-        return self.step
+        if too_large:
+            self.low = max(0.0, self.high - self.step)
+        else:
+            self.high = self.low + self.step

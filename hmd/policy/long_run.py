@@ -30,7 +30,7 @@ from hmd.heat.counting import run_end
 from hmd.heat.page_state import PageState
 from hmd.linux.process_table import ProcessTable, carry_over
 from hmd.linux.procfs import ProcessId
-from hmd.policy.cohorts import Cohorts, Purpose, busiest_processes
+from hmd.policy.horizon import Cohorts, Purpose, busiest_processes
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageView

@@ -22,8 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
-from hmd.policy.cohorts import Cohorts
-from hmd.policy.horizon import Persistence
+from hmd.policy.horizon import Cohorts, Persistence
 from hmd.policy.latency import BandwidthBalance, loaded_latency_ns, parallelism
 from hmd.policy.long_run import LongRun
 from hmd.policy.nodes import nodes_of

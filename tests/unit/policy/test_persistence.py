@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from bench.synthetic.synthetic_run import SyntheticRun, Tier, hot_blocks
 from hmd.policy.builtin.none import NonePolicy
-from hmd.policy.cohorts import AGES
-from hmd.policy.horizon import Persistence
+from hmd.policy.horizon import AGES, Persistence
 
 PAGES = 8192
 Weights = npt.NDArray[np.float64]
