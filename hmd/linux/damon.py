@@ -157,7 +157,7 @@ class Kdamonds:
 
     def running(self) -> dict[int, int | None]:
         """Return the thread of each running kdamond, None for one whose files are busy."""
-        return {i: self._thread(i, _STATE_S) for i in range(self.count or 0) if self.is_on(i)}
+        return {i: self.thread(i, _STATE_S) for i in range(self.count or 0) if self.is_on(i)}
 
     def is_on(self, index: int) -> bool:
         """Return True while a kdamond runs, and where its files are busy."""
@@ -166,13 +166,10 @@ class Kdamonds:
         except DamonError:
             return True
 
-    def thread(self, index: int) -> int | None:
+    def thread(self, index: int, busy_s: float | None = None) -> int | None:
         """Return the pid of a kdamond's thread, None where it has none or its files are busy."""
-        return self._thread(index, self._busy_s)
-
-    def _thread(self, index: int, busy_s: float) -> int | None:
         try:
-            pid = int(self._read(f"{index}/pid", busy_s) or -1)
+            pid = int(self._read(f"{index}/pid", self._busy_s if busy_s is None else busy_s) or -1)
         except DamonError:
             return None
         return pid if pid > 0 else None
@@ -530,10 +527,7 @@ class DamonClaim:
     def __init__(
         self, kdamonds: Kdamonds, note: Path = NOTE, proc: Path = PROC, count: int = 1
     ) -> None:
-        """Claim DAMON, after stopping what a killed hmd left.
-
-        Raises MissingError where this kernel has none, or another program uses it.
-        """
+        """Claim DAMON, stopping what a killed hmd left; MissingError where others use it."""
         self._kdamonds = kdamonds
         if kdamonds.is_forbidden:
             raise NotPermittedError(f"DAMON: {NOT_READABLE}; run hmd as root")

@@ -142,10 +142,7 @@ def shared_range(
 
 
 def in_namespace(ranges: Iterable[SharedRange], namespace: int) -> list[SharedRange]:
-    """Return the mappings as those of a process in a mount namespace.
-
-    Where that is not known (0), only memory without a path can be identified.
-    """
+    """Return mappings of a mount namespace; if it is not known (0), those of memory alone."""
     known = [one for one in ranges if namespace or one.file.name in ("", _SYSV)]
     return [
         one
@@ -351,10 +348,7 @@ def mappings_of(
     paths: tuple[str, ...],
     backing: Callable[[int], tuple[int, bytes, int]],
 ) -> Mappings:
-    """Return mappings from what maps has of each, in order of address; columns ``(n,)``.
-
-    ``backing`` returns the offset in bytes, device and inode of the file that a row maps.
-    """
+    """Return mappings by columns of maps; ``backing``: a row's offset, device and inode."""
     n = len(start)
     kinds = {path: kind_of(path) for path in set(paths)}
     kind = np.fromiter((kinds[path] for path in paths), np.uint8, n)

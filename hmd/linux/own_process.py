@@ -69,10 +69,7 @@ def max_pidfds() -> int:
 
 
 def bind_memory(nodes: Sequence[int]) -> None:
-    """Make the calling thread and its children allocate from these nodes only (set_mempolicy(2)).
-
-    Raises OSError: EINVAL where one of them has no memory.
-    """
+    """Allocate from these nodes only, also in children (set_mempolicy(2)). Raises OSError."""
     wanted = np.array(nodes, np.int32)
     result = int(lib.hmd_bind_memory(len(wanted), c_array(wanted)))
     if result < 0:

@@ -124,10 +124,7 @@ def list_pids(proc: Path = PROC) -> list[int]:
 
 
 def mounts(types: Container[str], proc: Path = PROC) -> list[tuple[str, str]]:
-    """Return device (MAJOR:MINOR) and mount point of file systems of some types.
-
-    From /proc/self/mountinfo (proc_pid_mountinfo(5)), where the type follows a dash.
-    """
+    """Return device (MAJOR:MINOR) and mount point of file systems of some types (mountinfo)."""
     lines = (line.split() for line in (read_text(proc / "self/mountinfo") or "").splitlines())
     return [(line[2], line[4]) for line in lines if line[line.index("-") + 1] in types]
 

@@ -126,10 +126,7 @@ def status_of_call(result: int) -> MoveStatus:
 def status_of_pages(
     answers: npt.NDArray[np.int16] | npt.NDArray[np.int32], target: npt.NDArray[np.int16] | int
 ) -> npt.NDArray[np.int16]:
-    """Return the status of single pages by their answers, a node or -errno each.
-
-    A page on its target is ALREADY_THERE, one on another node PENDING; shape ``(n,)``.
-    """
+    """Return statuses by answers (node or -errno); ALREADY_THERE on target, else PENDING."""
     status = np.full(len(answers), MoveStatus.PENDING, np.int16)
     status[answers == target] = MoveStatus.ALREADY_THERE
     negative = answers < 0

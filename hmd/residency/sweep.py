@@ -179,10 +179,7 @@ class ResidencySweep:
         self._sweeps = RoundRobin(), RoundRobin()
 
     def set_keep_patterns(self, patterns: Mapping[ProcessId, Patterns]) -> None:
-        """Make pages unmovable whose mapping's path matches a pattern of their process.
-
-        A process whose patterns have changed is swept from the start.
-        """
+        """Make pages unmovable by paths of mappings; processes with new patterns start again."""
         for process in patterns.keys() | self._kept.keys():
             if patterns.get(process) != self._kept.get(process):
                 self._spaces.pop(process, None)
@@ -431,10 +428,7 @@ class ResidencySweep:
     def _ask(
         self, heat: HeatTable, slot: int, space: SweepState, span: tuple[int, int], pages: int
     ) -> tuple[int, int]:
-        """Ask for the nodes of the next resident pages, about ``pages``, and record them.
-
-        Returns the number of pages asked for, and the address up to which all is known.
-        """
+        """Do as ``query_span``; return the pages asked for, and up to where all is known."""
         known, shared = (space.summary, space.huge), self.settings.move_shared
         machine = QueryContext(self._memory, self._shared, self._forks, self._refused, shared)
         answered = query_span(heat, slot, known, span, pages, machine)

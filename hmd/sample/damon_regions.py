@@ -67,7 +67,7 @@ class MappedPieces:
 
 
 def find_mapped(regions: DamonRegions, mappings: Mappings, max_accesses: int) -> MappedPieces:
-    """Return the mapped parts of regions, which have all accesses of ``max_accesses`` checks."""
+    """Return the mapped parts of regions, to which their accesses of ``max_accesses`` belong."""
     memory = mappings.kind != MappingKind.SPECIAL
     low, high = mappings.start[memory], mappings.end[memory]
     first = np.searchsorted(high, regions.start, side="right")

@@ -93,11 +93,7 @@ class CycleRows(NamedTuple):
 
 
 class DamonCycle:
-    """Monitors processes through one kdamond, for one thread.
-
-    ``cpu_s`` is the CPU time of the kernel's threads up to the last cycle, ``sample_us`` the
-    interval of the next.
-    """
+    """Monitors processes through one kdamond; ``sample_us`` is the interval of the next cycle."""
 
     def __init__(
         self,

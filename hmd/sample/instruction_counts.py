@@ -149,11 +149,9 @@ class EmulatedInstructions(InstructionCounter):
         )
         self._memory = memory
         self._proc = proc
-        self._executed = self._now()
-        self._busy_ps = [memory.vcpu_busy_ps(vcpu) for vcpu in range(memory.vcpus)]
-        self._moved = [memory.node_bytes(node) for node in range(memory.nodes)]
         self._ran: dict[int, int] = {}
         self._counts: dict[ProcessId, int] = {}
+        self.start(())
 
     def _now(self) -> list[int]:
         return [self._memory.vcpu_instructions(vcpu) for vcpu in range(self._memory.vcpus)]

@@ -42,10 +42,7 @@ def open_faults(
     sysfs: Path = SYSFS,
     ring_pages: int = RING_PAGES,
 ) -> RingSampler:
-    """Return a sampler of page faults on all online CPUs; its period (1) is in faults.
-
-    Raises ``PerfError`` where perf events are not permitted.
-    """
+    """Return a sampler of page faults on all CPUs, its period (1) in faults. Raises PerfError."""
     period = clamp(settings.period or PERIODS[0], PERIODS)
     cpus = online_cpus(sysfs)
     pages = limit_ring_pages(len(cpus), ring_pages)

@@ -160,10 +160,7 @@ def checked(result: int, what: str) -> int:
 
 
 def open_event(event: PerfEvent, pid: int, cpu: int, group_fd: int = -1, what: str = "") -> int:
-    """Return the descriptor of an event, opened disabled and close-on-exec.
-
-    pid -1 is every process, cpu -1 every CPU; not both. Raises ``PerfError``.
-    """
+    """Return a disabled event's descriptor; pid or cpu -1: any, not both. Raises PerfError."""
     attributes = {field.name: int(getattr(event, field.name)) for field in fields(event)}
     c = ffi.new("struct hmd_perf_event *", attributes)
     result = int(lib.hmd_perf_open(c, pid, cpu, group_fd))

@@ -138,10 +138,7 @@ def list_availability(
 def check_availability(
     name: SamplerName, settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS
 ) -> Availability:
-    """Open a sampler, test and close it, and return what it reports.
-
-    DAMON is not opened while another hmd uses it, or after a killed hmd left it running.
-    """
+    """Open, test and close a sampler, and say whether it works; DAMON in use is not opened."""
     entry = SAMPLERS[name]
     holder = damon_holder(Kdamonds(sysfs)) if entry.capabilities.exclusive else None
     if holder is not None:

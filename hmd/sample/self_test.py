@@ -102,10 +102,7 @@ class Verdict:
 
 
 class Probe:
-    """The child process, a context manager that ends it whatever happens.
-
-    Raises UnavailableError where it cannot be started or has ended early.
-    """
+    """The child process, a context manager; UnavailableError where it does not start or ends."""
 
     def __init__(self, memory_bytes: int, proc: Path = PROC) -> None:
         """Start it with ``memory_bytes``, a power of two; half of them for loads."""

@@ -84,7 +84,10 @@ _AREA_TYPE: Final = PerfEvent(0, 0, sample_type=SampleType(0))
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How records become rows: of ``interval`` each, if slow enough or with ``misses`` a miss."""
+    """How records become rows: ``interval`` operations each; of loads, those slow enough.
+
+    With ``misses``, loads count that missed a cache, whatever their latency.
+    """
 
     interval: int
     ns_per_cycle: float = 1.0
