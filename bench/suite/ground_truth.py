@@ -55,7 +55,6 @@ def recorded(name: str, folder: Path, say: Callable[[str], None]) -> RecordedStr
         command = prepare(load_program(name), folder / "inputs")
         with guest(widest_core(load(RECORDED_ON)), command) as machine:
             run = run_in(machine, command, ALL_SLOW)
-        assert run.recording is not None
         run.recording.stream.write(path)
         note.write_text(json.dumps({"host_s": run.host_s, "instructions": run.instructions}))
     return RecordedStream(

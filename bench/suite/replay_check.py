@@ -21,7 +21,7 @@ from bench.suite.inputs import prepare
 from bench.suite.program import load_program
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissRecording
-from hmd.emulate.recordings.recorder import MemoryPolicy, Placement, guest, run_in
+from hmd.emulate.recordings.recorder import Placement, guest, run_in
 from hmd.emulate.recordings.replay import Layout, replayed, tiers_of
 from hmd.emulate.vm.guest import Command
 from hmd.emulate.vm.qemu import node_ranges
@@ -51,12 +51,12 @@ def placements(preset: Preset) -> tuple[Placement, ...]:
 
     def weighted(fast_pages: int, slow_pages: int) -> Placement:
         weight = {fast: fast_pages, slow: slow_pages}
-        return Placement(MemoryPolicy.WEIGHTED, both, tuple(weight[node] for node in both))
+        return Placement("weighted", both, tuple(weight[node] for node in both))
 
     return (
-        Placement(MemoryPolicy.BIND, (slow,)),
-        Placement(MemoryPolicy.BIND, (fast,)),
-        Placement(MemoryPolicy.INTERLEAVE, both),
+        Placement("bind", (slow,)),
+        Placement("bind", (fast,)),
+        Placement("interleave", both),
         weighted(1, 3),
         weighted(3, 1),
     )
@@ -83,7 +83,6 @@ def verify(program: RecordedStream, command: Command, preset: Preset) -> Iterato
     with guest(preset, command) as machine:
         for placement in placements(preset):
             run = run_in(machine, command, placement)
-            assert run.recording is not None
             layout = placed(program, run.recording, preset)
             yield Verified(
                 program.name,

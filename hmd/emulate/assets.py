@@ -114,29 +114,40 @@ def compile_static(
     ``-I`` options are parts of it. Raises MissingError without a compiler, and where compilation
     fails (no static libc).
     """
-    arguments = ["-O2", "-std=gnu11", "-static", "-s", *options]
     folders = [source.parent, *(Path(word[2:]) for word in options if word.startswith("-I"))]
     headers = sorted(path for folder in folders for path in folder.glob("*.h"))
-    sources = (source, *more_sources)
-    digest = hashlib.sha256("\0".join(arguments).encode())
-    for path in (*sources, *headers):
-        digest.update(path.read_bytes())
-    target = cache_folder() / f"{source.stem}-{digest.hexdigest()[:16]}"
-    words = [*arguments, *map(str, sources), "-lpthread"]
-    return compile_to(target, words, f"{source.name} for the emulated machine")
+    options = ["-O2", "-std=gnu11", "-static", "-s", *options]
+    what = f"{source.name} for the emulated machine"
+    files = [source, *more_sources, *headers]
+    return _compiled(f"{source.stem}-{{}}", options, files, "-lpthread", what)
 
 
-def compile_to(target: Path, arguments: Sequence[str], what: str) -> Path:
-    """Compile with these arguments of cc unless ``target`` exists; returns it.
+def plugin_library() -> Path:
+    """Return the plugin's path; compiles it if its sources changed; raises as compile_static."""
+    sources = sorted(path for folder in PLUGIN_SOURCES for path in folder.glob("*.[ch]"))
+    files = [path for path in sources if path.name not in _OF_HOST]
+    options = [*_PLUGIN_OPTIONS, *(f"-I{folder}" for folder in PLUGIN_SOURCES)]
+    return _compiled("plugin-{}.so", options, files, "-lm", "the emulated machine's plugin")
 
-    A compilation that is interrupted leaves no target. ``what`` names it in the MissingError that
-    is raised without a compiler, and where compilation fails.
+
+def _compiled(
+    name: str, options: Sequence[str], files: Sequence[Path], library: str, what: str
+) -> Path:
+    """Compile the C files among ``files`` unless they, headers and options are as in the cache.
+
+    ``name`` has a place for their digest. A compilation that is interrupted leaves no target.
+    ``what`` names it in the MissingError.
     """
+    digest = hashlib.sha256("\0".join(options).encode())
+    for path in files:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    target = cache_folder() / name.format(digest.hexdigest()[:16])
     if target.exists():
         return target
     compiler = find_program("cc", "gcc and libc6-dev")
     partial = target.with_suffix(f".{os.getpid()}")
-    words = [compiler, *arguments, "-o", str(partial)]
+    sources = [str(path) for path in files if path.suffix == ".c"]
+    words = [compiler, *options, *sources, library, "-o", str(partial)]
     outcome = subprocess.run(words, check=False, capture_output=True, text=True)
     if outcome.returncode != 0:
         partial.unlink(missing_ok=True)
@@ -144,22 +155,3 @@ def compile_to(target: Path, arguments: Sequence[str], what: str) -> Path:
         raise MissingError(f"cannot compile {what}: {first}")
     partial.rename(target)
     return target
-
-
-def plugin_library() -> Path:
-    """Return the plugin's path; compiles it if its sources changed.
-
-    Raises MissingError without a compiler, and where compilation fails.
-    """
-    sources = sorted(path for folder in PLUGIN_SOURCES for path in folder.glob("*.[ch]"))
-    digest = hashlib.sha256(" ".join(_PLUGIN_OPTIONS).encode())
-    for path in sources:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    target = cache_folder() / f"plugin-{digest.hexdigest()[:16]}.so"
-    arguments = [
-        *_PLUGIN_OPTIONS,
-        *(f"-I{folder}" for folder in PLUGIN_SOURCES),
-        *(str(path) for path in sources if path.suffix == ".c" and path.name not in _OF_HOST),
-        "-lm",
-    ]
-    return compile_to(target, arguments, "the emulated machine's plugin")

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Where the time of a layout goes: by phase of the run, and by region of its memory.
+"""Where the time of a layout goes, by phase and by region; and the interval of an estimate.
 
-The interval of an estimate, of about 95 %.
-
-Two errors add up. The sampling error is found by resampling (the Poisson bootstrap, Chamandy et
-al., 2012), at the cost of ``DRAWS`` layouts. The model error is that on the benchmark programs:
-nine of ten of their layouts lie within. It is largest half-way between the recorded runs, which
-the model reproduces exactly: half-way in gain, and in slow accesses.
+The interval is of about 95 %, and two errors add up. The sampling error is found by resampling (the
+Poisson bootstrap, Chamandy et al., 2012), at the cost of ``DRAWS`` layouts. The model error is that
+on the benchmark programs: nine of ten of their layouts lie within. It is largest half-way between
+the recorded runs, which the model reproduces exactly: half-way in gain, and in slow accesses.
 """
 
 from __future__ import annotations

@@ -105,14 +105,13 @@ class TierSpeeds:
         if len(tiers) < 2:
             return cls()
         fast, slow = tiers[0], tiers[-1]
-        return cls(
-            slow_latency_ns=float(slow.get("read_latency_ns") or 0),
-            fast_latency_ns=float(fast.get("read_latency_ns") or 0),
-            slow_read_bytes_per_ns=float(slow.get("read_bandwidth_mbps") or 0) / 1e3,
-            slow_write_bytes_per_ns=float(slow.get("write_bandwidth_mbps") or 0) / 1e3,
-            fast_read_bytes_per_ns=float(fast.get("read_bandwidth_mbps") or 0) / 1e3,
-            fast_write_bytes_per_ns=float(fast.get("write_bandwidth_mbps") or 0) / 1e3,
+        latencies_ns = (float(tier.get("read_latency_ns") or 0) for tier in (slow, fast))
+        bandwidths = (
+            float(tier.get(f"{way}_bandwidth_mbps") or 0) / 1e3
+            for tier in (slow, fast)
+            for way in ("read", "write")
         )
+        return cls(*latencies_ns, *bandwidths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,6 @@ def record_misses(command: Sequence[str]) -> MissStream:
     ready = Command((str(Path(program).absolute()), *command[1:]), BASE_ENVIRONMENT, expect="")
     with guest(widest_core(load(RECORDED_ON)), ready) as machine:
         recording = run_in(machine, ready, ALL_SLOW).recording
-    if recording is None or not len(recording.stream):
+    if not len(recording.stream):
         raise HmdError(f"{command[0]} had no cache miss: give it more memory to work on")
     return recording.stream

@@ -27,9 +27,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -233,19 +232,14 @@ def serve(
     return done.stdout.encode()
 
 
-class MemoryPolicy(StrEnum):
-    """Memory policies of set_mempolicy(2)."""
-
-    BIND = "bind"
-    INTERLEAVE = "interleave"
-    WEIGHTED = "weighted"
-
-
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A policy over nodes; ``weights`` are the weighted policy's pages per turn of each node."""
+    """A policy of set_mempolicy(2) over nodes.
 
-    policy: MemoryPolicy
+    ``weights`` are the pages per turn of each node under ``weighted``.
+    """
+
+    policy: Literal["bind", "interleave", "weighted"]
     nodes: tuple[int, ...]
     weights: tuple[int, ...] = ()
 
@@ -255,8 +249,8 @@ class Placement:
         return f"{self.policy} {where}" + "".join(f" {weight}" for weight in self.weights)
 
 
-ALL_FAST = Placement(MemoryPolicy.BIND, (FAST_NODE,))
-ALL_SLOW = Placement(MemoryPolicy.BIND, (SLOW_NODE,))
+ALL_FAST = Placement("bind", (FAST_NODE,))
+ALL_SLOW = Placement("bind", (SLOW_NODE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +263,7 @@ class GuestRun:
     busy_s: float
     instructions: int
     host_s: float
-    recording: MissRecording | None
+    recording: MissRecording
 
 
 def widest_core(preset: Preset) -> Preset:
@@ -282,7 +276,7 @@ def widest_core(preset: Preset) -> Preset:
 
 
 @contextmanager
-def guest(preset: Preset, command: Command, *, record: bool = True) -> Iterator[Machine]:
+def guest(preset: Preset, command: Command) -> Iterator[Machine]:
     """Boot a machine, run the command once without the timing model, then start the model.
 
     For a command of several threads, the machine has a CPU for each and one for services.
@@ -291,7 +285,7 @@ def guest(preset: Preset, command: Command, *, record: bool = True) -> Iterator[
     with Machine(
         with_cpus(preset, threads + 1) if threads > 1 else preset,
         dilation=0,
-        recording_bytes=RECORDING_BYTES if record else 0,
+        recording_bytes=RECORDING_BYTES,
         append=_without_ticks(program_cpus(command)),
         step_ns=_STEP_NS if threads > 1 else 0,
     ) as machine:
@@ -349,7 +343,7 @@ def _execute(machine: Machine, command: Command, placement: Placement) -> None:
         stderr=errors.extend,
     )
     if command.load:
-        service = [placed, str(SERVICE_CPU), MemoryPolicy.BIND, str(1 << SLOW_NODE)]
+        service = [placed, str(SERVICE_CPU), "bind", str(1 << SLOW_NODE)]
         output.extend(serve(machine, command, service, _TIMEOUT_S))
     code = job.wait(_TIMEOUT_S)
     # Many programs report their work on stderr.

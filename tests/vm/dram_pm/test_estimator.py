@@ -30,7 +30,6 @@ from bench.suite.sampled_trace import TraceSampling
 from hmd.emulate.preset import load
 from hmd.emulate.recordings.recorder import (
     RECORDED_ON,
-    MemoryPolicy,
     Placement,
     guest,
     run_in,
@@ -41,7 +40,7 @@ from hmd.emulate.recordings.replay import replayed
 PROGRAMS = ("gups", pytest.param("xslookup", marks=pytest.mark.slow))
 PARTS = (20, 50, 80)
 SEEDS = range(1, 6)
-INTERLEAVED = Placement(MemoryPolicy.INTERLEAVE, (0, 1))
+INTERLEAVED = Placement("interleave", (0, 1))
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
@@ -54,7 +53,6 @@ def program(
     preset = load(RECORDED_ON)
     with guest(widest_core(preset), command) as machine:
         run = run_in(machine, command, INTERLEAVED)
-        assert run.recording is not None
         found = RecordedStream(request.param, run.recording.stream, run.host_s)
         layout = placed(found, run.recording, preset)
         assert 0.4 < layout.mean() < 0.6
