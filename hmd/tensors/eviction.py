@@ -16,7 +16,7 @@ import numpy as np
 
 from hmd.base.numba_kernels import generic_kernel
 from hmd.tensors.lifetimes import Vitality
-from hmd.tensors.trace import READ, Floats, Ints, TensorTrace
+from hmd.tensors.trace import READ, Ints, TensorTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,12 @@ def written_first(trace: TensorTrace) -> Ints:
 
 
 def choose_evictions(
-    trace: TensorTrace,
-    uses: StepUses,
-    allocated: Ints,
-    capacity: int,
-    links: tuple[Floats, Floats, int] | None = None,
+    trace: TensorTrace, uses: StepUses, allocated: Ints, capacity: int
 ) -> EvictedParts:
     """Return what to evict so that ``capacity`` bytes suffice for every kernel.
 
     ``allocated`` (T,) is the kernel with which each intermediate takes room, -1 for persistent
-    tensors and unused ones. With ``links``, bytes that the links carry out and in during each
-    kernel, (K,) each, and the most kernels that a return may take, parts leave first that the links
-    can take before they are needed and return in time.
+    tensors and unused ones.
     """
     order = np.argsort(allocated, kind="stable")
     order = order[allocated[order] >= 0]
@@ -93,13 +87,11 @@ def choose_evictions(
     ends = ends[~trace.tensor_persistent[ends]]
     end_start = np.searchsorted(uses.alive_until[ends], np.arange(trace.kernels + 2))
     rows = np.zeros((max(64 * trace.kernels, 4096), 5), np.int64)
-    empty = np.zeros(0)
-    out, back, window = links or (empty, empty, 0)
     count = _walk(
         (uses.start, uses.tensor, uses.next_kernel),
         (begin, order, end_start, ends),
         trace.tensor_bytes,
-        (np.int64(capacity), out, back, np.int64(window)),
+        capacity,
         rows,
     )
     found = rows[:count]
@@ -110,29 +102,8 @@ def choose_evictions(
 
 
 @generic_kernel
-def _sum(free: Any, low: int, high: int) -> float:
-    total = 0.0
-    for slot in range(low, high):
-        total += free[slot % len(free)]
-    return total
-
-
-@generic_kernel
-def _spend(free: Any, slot: int, step: int, amount: float) -> None:
-    while amount > 0.5:
-        part = min(amount, free[slot % len(free)])
-        free[slot % len(free)] -= part
-        amount -= part
-        slot += step
-
-
-@generic_kernel
-def _walk(uses: Any, lives: Any, size: Any, limits: Any, rows: Any) -> int:
+def _walk(uses: Any, lives: Any, size: Any, capacity: int, rows: Any) -> int:
     """Walk two steps; ``rows`` get tensor, start, end, needed and bytes. Returns their number."""
-    capacity, link_out, link_in, window = limits
-    out, back = link_out.copy(), link_in.copy()
-    aware = len(out) > 0
-    busy = np.zeros(len(size), np.bool_)
     use_start, use_tensor, use_next = uses
     born_start, born, end_start, ending = lives
     kernels, tensors = len(use_start) - 1, len(size)
@@ -160,33 +131,14 @@ def _walk(uses: Any, lives: Any, size: Any, limits: Any, rows: Any) -> int:
             resident[tensor] = size[tensor]
             last[tensor] = now
             following[tensor] = now - kernel + use_next[row]
-        if now == kernels and aware:
-            out[:], back[:] = link_out, link_in
-        checked = aware
-        busy[:] = False
         while total > capacity:
             victim, farthest = -1, now + 1
             for tensor in range(tensors):
                 if following[tensor] > farthest and resident[tensor] > 0 and last[tensor] < now:
-                    if checked and busy[tensor]:
-                        continue
                     victim, farthest = tensor, following[tensor]
-            if victim < 0 and checked:
-                # The links have no time for any: the farthest use decides.
-                checked = False
-                continue
             if victim < 0 or count == len(rows):
                 break
             part = min(resident[victim], total - capacity)
-            if checked:
-                low, high = last[victim] + 1, max(farthest - window, now + 1)
-                room = min(_sum(out, low, now), _sum(back, high, farthest))
-                part = min(part, np.int64(room))
-                if part <= 0:
-                    busy[victim] = True
-                    continue
-                _spend(out, low, 1, part)
-                _spend(back, farthest - 1, -1, part)
             resident[victim] -= part
             total -= part
             rows[count, 0], rows[count, 1] = victim, last[victim] + 1

@@ -159,11 +159,6 @@ class TensorSpans:
     def __len__(self) -> int:
         return len(self.tensor)
 
-    def gap_kernels(self, kernels: int) -> Ints:
-        """Return the number of kernels between the spans of each gap, (G,)."""
-        between = self.first[self.after] - self.last[self.before] - 1
-        return between + np.where(self.wraps > 0, kernels, 0)
-
 
 def tensor_spans(trace: TensorTrace, life: Vitality, least_gap: int = 2) -> TensorSpans:
     """Return the spans of a trace; a gap has at least ``least_gap`` kernels."""

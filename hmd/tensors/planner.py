@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from numba.core import event
 from hmd.tensors.lifetimes import Vitality, vitality
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import MemorySystem, PricingRules
-from hmd.tensors.move_plan import MovePlan
+from hmd.tensors.move_plan import MovePlan, MovePlanError
 from hmd.tensors.simulator import StepResult, simulate_step
 from hmd.tensors.trace import TensorTrace
 
@@ -57,52 +57,61 @@ class StepProblem:
             self.trace, self.system, self.rules, plan, steps=steps, limit_seconds=limit_seconds
         )
 
-
-class _Compiling(event.Listener):
-    """Sums the CPU time between the outermost start and end of compilations, in seconds."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._depth = 0
-        self._begin = 0.0
-
-    def on_start(self, event: event.Event) -> None:
-        """Note the begin of a compilation; a function compiles those that it calls."""
-        if self._depth == 0:
-            self._begin = time.process_time()
-        self._depth += 1
-
-    def on_end(self, event: event.Event) -> None:
-        """Note the end of a compilation."""
-        self._depth -= 1
-        if self._depth == 0:
-            self.seconds += time.process_time() - self._begin
+    def cheapest(self, plans: Iterable[MovePlan]) -> MovePlan:
+        """Return the plan of the lowest price; MovePlanError where none can be carried out."""
+        best, fastest_s = None, math.inf
+        failure = MovePlanError(f"{self.trace.name}: there is no plan")
+        for plan in plans:
+            try:
+                seconds = self.price(plan, limit_seconds=fastest_s).seconds
+            except MovePlanError as error:  # or slower
+                failure = error
+                continue
+            if seconds < fastest_s:
+                best, fastest_s = plan, seconds
+        if best is None:
+            raise failure
+        return best
 
 
-@dataclass
-class PlanningTime:
+class PlanningTime(event.Listener):
     """The CPU time of this process in a block, without compilations.
 
     Kernels are compiled when they are first called, once per installation: about a minute for all,
     which says nothing about a planner.
     """
 
-    begin: float
-    compiling: _Compiling
-    seconds: float = 0.0
+    seconds = 0.0
     """The time of the whole block, known at its end."""
+
+    def __init__(self) -> None:
+        self._begin = time.process_time()
+        self._compiling_s = self._compiling_since = 0.0
+        self._depth = 0
 
     def elapsed(self) -> float:
         """Return the seconds since the block began."""
-        return time.process_time() - self.begin - self.compiling.seconds
+        return time.process_time() - self._begin - self._compiling_s
+
+    def on_start(self, event: event.Event) -> None:
+        """Note the begin of a compilation; a function compiles those that it calls."""
+        if self._depth == 0:
+            self._compiling_since = time.process_time()
+        self._depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        """Note the end of a compilation."""
+        self._depth -= 1
+        if self._depth == 0:
+            self._compiling_s += time.process_time() - self._compiling_since
 
 
 @contextmanager
 def planning_time() -> Iterator[PlanningTime]:
     """Measure a block."""
-    spent = PlanningTime(time.process_time(), _Compiling())
+    spent = PlanningTime()
     try:
-        with event.install_listener("numba:compile", spent.compiling):
+        with event.install_listener("numba:compile", spent):
             yield spent
     finally:
         spent.seconds = spent.elapsed()

@@ -119,49 +119,52 @@ def capacity_within(
     but for their search. The prices are those of all capacities tried, in ascending order.
     ``track`` shows progress over the plans.
     """
-    low, high = (
-        each.system.tiers[each.system.names.index(tier)].capacity
-        for each in sweep_capacities(problem, tier, 2)
-    )
-    page = problem.system.granularity_bytes
+    system, page = problem.system, problem.system.granularity_bytes
+    number = system.names.index(tier)
+    low, high = (each.system.tiers[number].capacity for each in sweep_capacities(problem, tier, 2))
     limit = (1 + share) * problem.trace.ideal_seconds
+    prices: dict[int, StepPrice] = {}
+    plans = iter(track(range(_HALVINGS + 1)))
 
     def at(capacity: int) -> StepProblem:
-        size = -(-capacity // page) * page
-        return StepProblem(problem.trace, problem.system.changed({tier: size}), problem.rules)
+        return StepProblem(problem.trace, system.changed({tier: capacity}), problem.rules)
 
-    bound: int | None = None
-    if not problem.system.in_place:
-        bound = low if at(low).bound_seconds <= limit else high
-        under = low
-        for _ in range(2 * _HALVINGS):
-            middle = (under + bound) // 2
-            if at(middle).bound_seconds <= limit:
-                bound = middle
-            else:
-                under = middle
-    prices: dict[int, StepPrice] = {}
-    low = bound or low
-    for number in track(range(_HALVINGS + 1)):
-        capacity = high if number == 0 else low if number == 1 else (low + high) // 2
+    def fits(capacity: int) -> bool:
+        next(plans, None)
         if capacity not in prices:
             with suppress(MovePlanError):
                 prices[capacity] = price_planner(at(capacity), planner)[0]
-        fits = capacity in prices and prices[capacity].seconds <= limit
-        if number == 0 and not fits:
-            raise MovePlanError(
-                f"{problem.trace.name}: {tier} of {high} bytes, the step's peak, does not suffice"
-                f" for {share:.1%}: other tiers limit the step"
-            )
-        if fits:
-            high = capacity
-        elif number:
-            low = capacity
-        if number == 1 and fits:
-            break
-    best = prices[high]
-    found = CapacityFound(tier, share, best, best.tiers[tier] or high, bound)
+        return capacity in prices and prices[capacity].seconds <= limit
+
+    def bound_fits(capacity: int) -> bool:
+        return at(capacity).bound_seconds <= limit
+
+    if not fits(high):
+        raise MovePlanError(
+            f"{problem.trace.name}: {tier} of {high} bytes, the step's peak, does not suffice"
+            f" for {share:.1%}: other tiers limit the step"
+        )
+    bound = None
+    if not system.in_place:
+        bound = low if bound_fits(low) else halved(low, high, page, 2 * _HALVINGS, bound_fits)
+        low = bound
+    least = low if fits(low) else halved(low, high, page, _HALVINGS - 1, fits)
+    for _ in plans:
+        pass  # the progress ends
+    best = prices[least]
+    found = CapacityFound(tier, share, best, best.tiers[tier] or least, bound)
     return found, [prices[each] for each in sorted(prices)]
+
+
+def halved(low: int, high: int, step: int, times: int, fits: Callable[[int], bool]) -> int:
+    """Return the least that fits of the numbers tried between ``low`` and ``high``, which fits.
+
+    Numbers are multiples of ``step``.
+    """
+    for _ in range(times):
+        middle = (low + high) // 2 // step * step
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def sweep_capacities(problem: StepProblem, tier: str, steps: int) -> list[StepProblem]:

@@ -172,25 +172,17 @@ def _input(
         plan.tensor,
         plan.target,
         -(-plan.size // page),
-        np.array(
-            [
-                rules.overlap,
-                rules.keep_running,
-                rules.drop_dead,
-                rules.whole_pages,
-                system.in_place,
-            ]
-        ),
-        np.array(
-            [
-                ticks,
-                ticks // round(cost) if round(cost) else _FREE_PAGES,
-                round(rules.fault_seconds * trace.ticks_per_second),
-                round(rules.slow_fault_seconds * trace.ticks_per_second),
-                trace.ticks_per_second,
-                page,
-            ]
-        ),
+        rules.overlap,
+        rules.keep_running,
+        rules.drop_dead,
+        rules.whole_pages,
+        system.in_place,
+        ticks,
+        ticks // round(cost) if round(cost) else _FREE_PAGES,
+        round(rules.fault_seconds * trace.ticks_per_second),
+        round(rules.slow_fault_seconds * trace.ticks_per_second),
+        trace.ticks_per_second,
+        page,
     )
 
 

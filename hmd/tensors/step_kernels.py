@@ -36,10 +36,6 @@ IDLE_SLOTS: Final = 1000
 IN: Final = 0
 OUT: Final = 1
 
-# Indices of StepInput.rules.
-OVERLAP, KEEP_RUNNING, DROP_DEAD, WHOLE_PAGES, IN_PLACE = range(5)
-# Indices of StepInput.numbers.
-SLOT_TICKS, ALLOCATED_PER_SLOT, FAULT_TICKS, SLOW_FAULT_TICKS, HERTZ, PAGE_BYTES = range(6)
 # Indices of StepState.scalars.
 NOW, SLOT, MISSING, KERNEL, HEAD, TAIL, UNUSED, ERROR, ERROR_TENSOR, QUEUED, SET_UP = range(11)
 LIMIT: Final = SET_UP + 1
@@ -78,8 +74,17 @@ class StepInput(NamedTuple):
     move_tensor: Array
     move_to: Array
     move_pages: Array
-    rules: Array
-    numbers: Array
+    overlap: bool
+    keep_running: bool
+    drop_dead: bool
+    whole_pages: bool
+    in_place: bool
+    slot_ticks: int
+    allocated_per_slot: int
+    fault_ticks: int
+    slow_fault_ticks: int
+    hertz: int
+    page_bytes: int
 
 
 class StepState(NamedTuple):
@@ -274,7 +279,7 @@ def _land(given: Any, state: Any, tensor: int, tier: int, pages: int) -> None:
     """Put pages that left tier 0 into a lower tier; those that the kernel needs fault again."""
     state.occupied[0] -= pages
     state.occupied[tier] += pages
-    if state.needed[tensor] and not given.rules[IN_PLACE]:
+    if state.needed[tensor] and not given.in_place:
         state.inbound[tensor, tier] += pages
         append_pages(state, tier - 1, tensor, pages)
     else:
@@ -326,7 +331,7 @@ def _evict(given: Any, state: Any, tier: int) -> None:
 def _victim(given: Any, state: Any) -> int:
     """Return the run that arrived first and may be pushed out, -1 for none."""
     run = state.scalars[HEAD]
-    if given.rules[KEEP_RUNNING]:
+    if given.keep_running:
         while run >= 0 and state.needed[state.run_tensor[run]]:
             run = state.run_links[run, 1]
     return int(run)
@@ -352,7 +357,7 @@ def _fetch(given: Any, state: Any, queue: int, source: int, allocations: int) ->
         room = given.capacity[0] - state.occupied[0]
         if room > 0:
             pages = min(pages, room)
-        elif given.rules[IN_PLACE]:
+        elif given.in_place:
             return allocations
         else:
             run = _victim(given, state)
@@ -400,13 +405,13 @@ def move_slots(given: Any, state: Any, slots: int) -> None:
     for link in range(len(given.link_rate)):
         for way in range(2):
             rate = given.link_rate[link, way] * slots
-            if not given.rules[WHOLE_PAGES]:
+            if not given.whole_pages:
                 rate += state.credit[link, way]
                 state.credit[link, way] = rate - np.floor(rate)
             state.budget[link, way] = np.int64(rate)
     for tier in range(tiers - 1, 0, -1):
         _evict(given, state, tier)
-    allocations = given.numbers[ALLOCATED_PER_SLOT] * slots
+    allocations = given.allocated_per_slot * slots
     for tier in range(tiers - 1, 0, -1):
         allocations = _fetch(given, state, tier - 1, tier, allocations)
     allocations = _fetch(given, state, tiers - 1, tiers, allocations)
@@ -460,7 +465,7 @@ def _order(given: Any, state: Any, tensor: int, target: int, pages: int) -> None
                 append_pages(state, tiers + place - 1, tensor, count)
                 pages -= count
         return
-    if given.rules[IN_PLACE]:
+    if given.in_place:
         # What still waits to come stays where it is.
         for place in range(1, tiers):
             count = min(pages, state.inbound[tensor, place])
@@ -474,7 +479,7 @@ def _order(given: Any, state: Any, tensor: int, target: int, pages: int) -> None
         state.leaving[tensor] += count
         append_pages(state, 2 * tiers + target - 1, tensor, count)
         pages -= count
-    if given.rules[IN_PLACE] and pages > 0:
+    if given.in_place and pages > 0:
         # A tensor that is not allocated yet is allocated there.
         room = given.capacity[target] - state.occupied[target]
         count = min(pages, state.rest[tensor, tiers], room)
@@ -504,7 +509,7 @@ def _fault(given: Any, state: Any, tensor: int, counts: Any, row: int) -> None:
 @generic_kernel
 def _stall_ticks(given: Any, kernel: int, counts: Any) -> int:
     """Return the handling time of faults, dT of the rules g10; (2, 3) page counts per direction."""
-    seconds, page = given.numbers[HERTZ], given.numbers[PAGE_BYTES]
+    seconds, page = given.hertz, given.page_bytes
     fast, slow = given.fault_rate[0], given.fault_rate[1]
     times = np.zeros(3)
     if given.profiled_faults.shape[0] == 2:
@@ -569,7 +574,7 @@ def _in_place_ticks(given: Any, state: Any, kernel: int) -> int:
 def _slots_until(given: Any, state: Any, time: int) -> None:
     """Process the slots that begin before a time; the slot's number is its time."""
     s = state.scalars
-    length = given.numbers[SLOT_TICKS]
+    length = given.slot_ticks
     last = -(-time // length)
     while s[SLOT] < last and s[ERROR] == FINE:
         if s[QUEUED] == 0:
@@ -611,7 +616,7 @@ def _wait(given: Any, state: Any) -> None:
         came = max(came, given.link_rate[link, IN])
         left += given.link_rate[link, IN if given.link_half[link] else OUT]
     idle = 0
-    limit = IDLE_SLOTS if given.rules[KEEP_RUNNING] else 1000 * IDLE_SLOTS
+    limit = IDLE_SLOTS if given.keep_running else 1000 * IDLE_SLOTS
     while s[MISSING] > 0 and s[ERROR] == FINE:
         before, missing, set_up = s[QUEUED], s[MISSING], s[SET_UP]
         # Never so many slots that the last missing page could arrive before their end: it waits
@@ -619,14 +624,14 @@ def _wait(given: Any, state: Any) -> None:
         speed = came
         for queue in (tiers - 1, 2 * tiers - 1):
             if state.queue_ends[queue, 0] < state.queue_ends[queue, 1]:
-                speed += given.numbers[ALLOCATED_PER_SLOT]
+                speed += given.allocated_per_slot
         least = min(missing, before)
         room = given.capacity[0] - state.occupied[0]
         earliest = max(least / speed, (least - room) / left)
         if earliest < MOST_SLOTS:
             earliest = max(earliest, _slots_to_arrive(given, state))
         slots = max(1, min(MOST_SLOTS, int(earliest)))
-        s[NOW] = max(s[NOW], (s[SLOT] + slots - 1) * given.numbers[SLOT_TICKS])
+        s[NOW] = max(s[NOW], (s[SLOT] + slots - 1) * given.slot_ticks)
         move_slots(given, state, slots)
         still = s[QUEUED] == before and s[MISSING] == missing and s[SET_UP] == set_up
         idle = idle + slots if still else 0
@@ -644,7 +649,7 @@ def _begin_faults(given: Any, state: Any, kernel: int, counts: Any) -> None:
         tensor = given.use_tensor[use]
         if not state.needed[tensor]:
             state.needed[tensor] = True
-            if given.rules[KEEP_RUNNING] and state.leaving[tensor] > 0:
+            if given.keep_running and state.leaving[tensor] > 0:
                 # Evictions that have not begun are cancelled.
                 add_run(state, tensor, state.leaving[tensor])
                 state.rest[tensor, 0] += state.leaving[tensor]
@@ -664,13 +669,13 @@ def _kernel(given: Any, state: Any, kernel: int) -> None:
     s = state.scalars
     s[KERNEL] = kernel
     begin = s[NOW]
-    if given.rules[DROP_DEAD]:
+    if given.drop_dead:
         for row in range(given.death_start[kernel], given.death_start[kernel + 1]):
             _kill(given, state, given.death_tensor[row])
     for move in range(given.move_start[kernel], given.move_start[kernel + 1]):
         _order(given, state, given.move_tensor[move], given.move_to[move], given.move_pages[move])
     ticks = given.ticks[kernel]
-    if given.rules[IN_PLACE]:
+    if given.in_place:
         end = s[NOW] + ticks + _in_place_ticks(given, state, kernel)
     else:
         counts = np.zeros((2, 4), np.int64)
@@ -678,7 +683,7 @@ def _kernel(given: Any, state: Any, kernel: int) -> None:
         faulted = counts[0, 3] + counts[1, 3]
         if s[MISSING] == 0:
             end = begin + ticks
-        elif given.rules[OVERLAP]:
+        elif given.overlap:
             end = begin + ticks + _stall_ticks(given, kernel, counts)
             _wait(given, state)
             end = max(end, s[NOW])
@@ -686,9 +691,9 @@ def _kernel(given: Any, state: Any, kernel: int) -> None:
             _wait(given, state)
             end = s[NOW] + ticks
             if faulted:
-                end += given.numbers[FAULT_TICKS]
+                end += given.fault_ticks
             if counts[0, 1] + counts[1, 1]:
-                end += given.numbers[SLOW_FAULT_TICKS]
+                end += given.slow_fault_ticks
     if s[ERROR] != FINE:
         return
     state.log_times[kernel, 0] = begin
@@ -710,7 +715,7 @@ def run_step(given: Any, state: Any) -> None:
             state.scalars[ERROR] = TOO_SLOW
         if state.scalars[ERROR] != FINE:
             return
-    if given.rules[DROP_DEAD]:
+    if given.drop_dead:
         last = len(given.ticks)
         for row in range(given.death_start[last], given.death_start[last + 1]):
             _kill(given, state, given.death_tensor[row])

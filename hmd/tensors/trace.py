@@ -142,22 +142,22 @@ def _problem(trace: TensorTrace) -> str:
     if trace.ticks_per_second <= 0:
         return "ticks_per_second is not positive"
     lengths = {
-        "kernel_name": (len(trace.kernel_name), kernels),
-        "tensor_kind": (len(trace.tensor_kind), tensors),
-        "tensor_storage": (len(trace.tensor_storage), tensors),
-        "tensor_persistent": (len(trace.tensor_persistent), tensors),
-        "use_start": (len(trace.use_start), kernels + 1),
-        "use_mode": (len(trace.use_mode), uses),
+        "kernel_name": kernels,
+        "tensor_kind": tensors,
+        "tensor_storage": tensors,
+        "tensor_persistent": tensors,
+        "use_start": kernels + 1,
+        "use_mode": uses,
     }
-    for name in ("tensor_names", "kernel_module"):
-        if len(getattr(trace, name)):
-            wanted = tensors if name == "tensor_names" else kernels
-            lengths[name] = (len(getattr(trace, name)), wanted)
-    if trace.kernel_work.size:
-        lengths["kernel_work"] = (trace.kernel_work.size, 2 * kernels)
-    for column, (found, wanted) in lengths.items():
+    optional = {"tensor_names": tensors, "kernel_module": kernels}
+    lengths |= {name: wanted for name, wanted in optional.items() if len(getattr(trace, name))}
+    for column, wanted in lengths.items():
+        found = len(getattr(trace, column))
         if found != wanted:
             return f"column {column} has {found} rows instead of {wanted}"
+    work = trace.kernel_work
+    if work.size and work.shape != (2, kernels):
+        return f"kernel_work has shape {work.shape}, not (2, {kernels})"
     if trace.fault_ticks.size and trace.fault_ticks.shape != (2, kernels):
         return f"fault_ticks has shape {trace.fault_ticks.shape}, not (2, {kernels})"
     if (trace.kernel_ticks < 0).any():

@@ -462,14 +462,13 @@ class TransferDraft:
     uses: StepUses
     seconds: Floats
     margin: float
-    aware: bool
 
     def plan(self) -> MovePlan:
         """Return the moves for these lengths."""
         trace, system = self.problem.trace, self.problem.system
         capacity = self.margin * system.tiers[0].capacity
         allocated = self._allocations()
-        chosen = choose_evictions(trace, self.uses, allocated, int(capacity), self._links())
+        chosen = choose_evictions(trace, self.uses, allocated, int(capacity))
         parts = _in_pieces(chosen, system.tiers[0].capacity // _PIECES)
         return self.booked(parts, self._to_flash(parts))
 
@@ -492,16 +491,6 @@ class TransferDraft:
         """Return the moves that evict parts when they start, and fetch them with given kernels."""
         moves = self._lives(self._allocations())
         return plan_of(moves + self._transfers(parts, to_flash, fetched))
-
-    def _links(self) -> tuple[Floats, Floats, int] | None:
-        """Return what the fastest link carries per kernel, where the choice minds it."""
-        if not self.aware:
-            return None
-        system, step = self.problem.system, float(self.seconds.sum())
-        out, back = (_LINKS * self._rate(1, inwards=way) for way in (False, True))
-        early = _BUFFERED * system.tiers[0].capacity / back
-        window = max(4, int(early / step * len(self.seconds)))
-        return self.seconds * out, self.seconds * back, window
 
     def _rate(self, tier: int, *, inwards: bool) -> float:
         """Return what a path carries in pieces, bytes per second, latencies included."""

@@ -23,7 +23,7 @@ from hmd.tensors.memory_system import STRICT, Roofline, load_system
 from hmd.tensors.move_plan import MovePlanError
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import planner_named
-from hmd.tensors.prices import StepPrice, price_planner, sweep_capacities
+from hmd.tensors.prices import StepPrice, halved, price_planner, sweep_capacities
 from hmd.tensors.trace import TensorTrace
 
 _HALVINGS: Final = 4
@@ -83,9 +83,8 @@ def advise(
     ``inputs`` are the model's arguments, a tuple, on any device; their data is not read. ``loss``
     takes the model's result; by default it is the first tensor of one element, or else the sum of
     all. ``optimizer`` is adam or sgd, ``tiers`` a memory system as of ``hmd plan --tiers``, and
-    ``roofline`` the device, by default an A100. Neither the model
-    nor its parameters change. Raises HmdError for a step that cannot be recorded or does not run
-    with any capacity.
+    ``roofline`` the device, by default an A100. Neither the model nor its parameters change. Raises
+    HmdError for a step that cannot be recorded or does not run with any capacity.
     """
     if optimizer not in OPTIMIZERS:
         raise UsageError(f"hmd.torch.advise: no optimizer {optimizer!r}: take adam or sgd")
@@ -99,26 +98,21 @@ def advise(
     rows: dict[int, StepPrice] = {}
     first = problem.system.names[0]
 
-    def price(capacity: int) -> bool:
+    def fits(capacity: int) -> bool:
         system = problem.system.changed({first: capacity})
         with suppress(MovePlanError):
             rows[capacity] = price_planner(StepProblem(trace, system, STRICT), entry)[0]
             return rows[capacity].seconds <= allowed
         return False
 
-    low = high = None
-    for each in sweep_capacities(problem, first, points):
-        capacity = each.system.tiers[0].capacity
-        if price(capacity):
-            high = capacity if high is None else high
-        elif high is None:
-            low = capacity
-    for _ in range(_HALVINGS if low is not None and high is not None else 0):
-        assert low is not None and high is not None
-        page = problem.system.granularity_bytes
-        middle = (low + high) // 2 // page * page
-        low, high = (low, middle) if price(middle) else (middle, high)
+    swept = sweep_capacities(problem, first, points)
+    sizes = [each.system.tiers[0].capacity for each in swept]
+    enough = [each for each in sizes if fits(each)]
+    needed = enough[0] if enough else None
+    if needed is not None and needed != sizes[0]:
+        low, page = sizes[sizes.index(needed) - 1], problem.system.granularity_bytes
+        needed = halved(low, needed, page, _HALVINGS, fits)
     if not rows:
         raise HmdError("hmd.torch.advise: the step does not run on these tiers")
     ordered = tuple(rows[each] for each in sorted(rows))
-    return Advice(trace, ordered, vitality(trace).peak_bytes, high, within)
+    return Advice(trace, ordered, vitality(trace).peak_bytes, needed, within)

@@ -26,9 +26,9 @@ _HERE: Final = "bench.tensors.publications"
 COMPARED: Final = PLANNERS | {
     entry.name: entry
     for entry in (
-        PlannerEntry("g10@1.394", f"{_HERE}.published_g10:plan_bert_512", "G10, BERT 512", False),
-        PlannerEntry("autotm", f"{_HERE}.autotm:plan_step", "an integer program; moves overlap"),
-        PlannerEntry("deeptm", f"{_HERE}.deeptm:plan_step", "groups, weighted heat, learning"),
+        PlannerEntry("g10@1.394", f"{_HERE}.published_g10:plan_bert_512", False),
+        PlannerEntry("autotm", f"{_HERE}.autotm:plan_step"),
+        PlannerEntry("deeptm", f"{_HERE}.deeptm:plan_step"),
     )
 }
 """All planners that are compared, by name."""

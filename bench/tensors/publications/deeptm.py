@@ -27,6 +27,7 @@ from bench.tensors.publications.residency_model import (
     Residency,
     ResidencyModel,
     ResidencyOptions,
+    gap_kernels,
     residency_moves,
 )
 from hmd.tensors.lifetimes import TensorSpans
@@ -149,7 +150,7 @@ def _rewards(spans: TensorSpans, leaves: Bools, found: StepResult) -> Floats:
     total = np.concatenate([[0.0], np.cumsum(stall)])
     start, end = spans.last[spans.before] + 1, spans.first[spans.after]
     inside = np.where(start > end, total[-1] - total[start] + total[end], total[end] - total[start])
-    length = spans.gap_kernels(len(stall))
+    length = gap_kernels(spans, len(stall))
     reward = np.where(leaves, -stall[end], -inside / np.maximum(length, 1))
     return np.asarray(reward / max(stall.mean(), 1.0), np.float64)
 

@@ -51,6 +51,12 @@ class MoveWindow:
     shares: Floats
 
 
+def gap_kernels(spans: TensorSpans, kernels: int) -> Ints:
+    """Return the number of kernels between the spans of each gap, (G,)."""
+    between = spans.first[spans.after] - spans.last[spans.before] - 1
+    return between + np.where(spans.wraps > 0, kernels, 0)
+
+
 def gap_windows(
     problem: StepProblem, spans: TensorSpans, options: ResidencyOptions
 ) -> tuple[tuple[MoveWindow, MoveWindow], ...]:
@@ -59,7 +65,7 @@ def gap_windows(
     rates = [system.bandwidth(1, inwards=way) for way in (False, True)]
     latency = system.latency_seconds(1)
     windows = []
-    for row, length in enumerate(spans.gap_kernels(trace.kernels).tolist()):
+    for row, length in enumerate(gap_kernels(spans, trace.kernels).tolist()):
         before, after = int(spans.before[row]), int(spans.after[row])
         size = float(trace.tensor_bytes[spans.tensor[before]])
         start, end = (int(spans.last[before]) + 1) % trace.kernels, int(spans.first[after])

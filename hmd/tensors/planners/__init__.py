@@ -33,7 +33,6 @@ class PlannerEntry:
 
     name: str
     plan_step: str
-    summary: str
     in_place: bool | None = None
     """Whether kernels must be able (True) or unable (False) to compute from every tier."""
 
@@ -53,12 +52,12 @@ class PlannerEntry:
 PLANNERS: Final = {
     entry.name: entry
     for entry in (
-        PlannerEntry("lru", "lru:plan_lru", "no moves: pages come on faults"),
-        PlannerEntry("lru-free", "lru:plan_lru_free", "dead tensors are freed, no moves"),
-        PlannerEntry("g10", "g10:plan_step", "G10 (MICRO 2023): evict by relief", False),
-        PlannerEntry("myelin", "myelin:plan_step", "streams optimizer state", False),
-        PlannerEntry("sentinel", "sentinel:plan_step", "moves by intervals of kernels"),
-        PlannerEntry("portfolio", "portfolio:plan_step", "the fastest of many plans"),
+        PlannerEntry("lru", "lru:plan_lru"),
+        PlannerEntry("lru-free", "lru:plan_lru_free"),
+        PlannerEntry("g10", "g10:plan_step", False),
+        PlannerEntry("myelin", "myelin:plan_step", False),
+        PlannerEntry("sentinel", "sentinel:plan_step"),
+        PlannerEntry("portfolio", "portfolio:plan_step"),
     )
 }
 """All planners, by name."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, free_moves, plan_of
+from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, free_moves, plan_of
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.trace import Ints, TensorKind
 
@@ -28,21 +28,8 @@ _AHEAD: Final = 2.0
 
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the moves of the bucket size that the simulator prices lowest."""
-    best: tuple[float, MovePlan] | None = None
     frees = free_moves(problem.life, problem.none)
-    problems: list[MovePlanError] = []
-    for size in BUCKETS_BYTES:
-        plan = plan_of([*frees, *_stream(problem, size)])
-        try:
-            price = problem.price(plan).seconds
-        except MovePlanError as error:
-            problems.append(error)
-            continue
-        if best is None or price < best[0]:
-            best = price, plan
-    if best is None:
-        raise problems[-1]
-    return best[1]
+    return problem.cheapest(plan_of([*frees, *_stream(problem, size)]) for size in BUCKETS_BYTES)
 
 
 def optimizer_buckets(problem: StepProblem, size: int) -> list[Ints]:

@@ -17,8 +17,8 @@ searched in the simulator, for each step. The search ends when a plan is next to
 or after ``BUDGET_S``. Steps of many pages are simulated in larger ones during the search.
 
 Where kernels compute in place, tensors are split between the tiers by linear programs
-(``SplitProgram``); the cheapest of their plans and those of the other planners is taken. Of steps
-too long for these, each tensor has one place instead (``dense_placement``).
+(``SplitProgram``), of steps that are not too long for these; the cheapest of their plans and those
+of the other planners is taken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from typing import Final
 import numpy as np
 
 from hmd.base.errors import MissingError
-from hmd.tensors.dense_placement import dense_placement
 from hmd.tensors.eviction import step_uses
 from hmd.tensors.move_plan import MovePlan, MovePlanError, plan_of
 from hmd.tensors.planner import PlanningTime, StepProblem, planning_time
@@ -51,9 +50,6 @@ _PROGRAM_S: Final = 1.5
 
 _COARSE_PAGES: Final = 1 << 20
 """The search simulates in pages so large that the step's peak has at most so many."""
-
-_DRAFTS: Final = ((True, 0.99), (True, 0.95), (False, 1.0), (True, 1.0))
-"""Further drafts: whether the choice minds the links, and the share of the fastest tier filled."""
 
 _PROGRAM_SHARES: Final = (
     (1.0, 0.998, 1.0),
@@ -74,6 +70,7 @@ _SPLIT_SHARES: Final = (
     (0.93, 1.0, True),
     (0.99, 1.0, False),
     (0.96, 1.0, False),
+    (0.97, 0.97, True),
 )
 """Shares of the fastest tier and the links that programs of split tensors use; deferred or not."""
 
@@ -146,7 +143,7 @@ class _Search:
     def _kinds(self) -> list[PricedPlans]:
         """Return kinds of plans: first one plan of each, then those with other margins."""
         trace, tiers = self._trace, len(self._problem.system.tiers)
-        variants, drafts = self._g10_variants(), self._drafts(0.99, aware=False)
+        variants, drafts = self._g10_variants(), self._drafts(0.99)
         # Where dead tensors are dropped, lru frees them as lru-free does.
         kinds = [self._others("lru-free", *(() if self._problem.rules.drop_dead else ("lru",)))]
         kinds.append(islice(drafts, 1))
@@ -160,21 +157,18 @@ class _Search:
             programs = [self._programs(shares, interior=is_long) for shares in _PROGRAM_SHARES]
             if not is_long:
                 programs += [self._programs(shares, interior=True) for shares in _INTERIOR_SHARES]
-        kinds += [drafts, self._drafts(0.95, aware=False), *programs[:1]]
+        kinds += [drafts, self._drafts(0.95), *programs[:1]]
         if tiers > 2:
             kinds.append(variants)
-        kinds += [self._drafts(margin, aware=aware) for aware, margin in _DRAFTS]
-        return [*kinds, self._others("sentinel"), *programs[1:]]
+        return [*kinds, self._drafts(1.0), self._others("sentinel"), *programs[1:]]
 
     def _kinds_in_place(self) -> list[PricedPlans]:
         """Return kinds of plans where kernels compute in place: none is always best."""
-        kinds = [
-            iter([self._priced(dense_placement(self._problem))]),
-            self._others("lru-free", "lru"),
-        ]
+        kinds = [self._others("lru-free", "lru"), self._others("sentinel")]
         if 5 * self._trace.kernels + 4 * len(self._trace.use_tensor) <= _PROGRAM_ROWS:
-            first, second, *rest = (self._split(*shares) for shares in _SPLIT_SHARES)
-            kinds += [first, second, self._others("sentinel"), *rest]
+            splits = [self._split(*shares) for shares in _SPLIT_SHARES]
+            kinds[1:1] = splits[:2]
+            kinds += splits[2:]
         return kinds
 
     def _priced(self, plan: MovePlan) -> tuple[MovePlan, float]:
@@ -211,7 +205,7 @@ class _Search:
         except (MissingError, ArithmeticError):
             return
         uses = step_uses(problem.trace, problem.life)
-        draft = TransferDraft(problem, uses, schedule.seconds, shares[0], aware=False)
+        draft = TransferDraft(problem, uses, schedule.seconds, shares[0])
         yield self._priced(draft.scheduled(schedule.parts, schedule.to_last, schedule.fetched))
         yield self._priced(draft.booked(schedule.parts, schedule.to_last))
 
@@ -235,13 +229,13 @@ class _Search:
             if improves:
                 best, (target, links) = seconds, tried
 
-    def _drafts(self, margin: float, *, aware: bool) -> PricedPlans:
+    def _drafts(self, margin: float) -> PricedPlans:
         """Yield plans of booked parts; each is planned again with its stalled times."""
         problem, trace = self._problem, self._trace
         uses = step_uses(trace, problem.life)
         seconds, previous = trace.kernel_seconds, np.inf
         for _ in range(_ROUNDS):
-            plan = TransferDraft(problem, uses, seconds, margin, aware).plan()
+            plan = TransferDraft(problem, uses, seconds, margin).plan()
             try:
                 result = problem.price(plan)
             except MovePlanError:

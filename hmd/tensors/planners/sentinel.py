@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, free_moves, plan_of
+from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, free_moves, plan_of
 from hmd.tensors.planner import StepProblem
 
 INTERVALS: Final = (4, 8, 16, 32, 64, 128)
@@ -23,21 +23,8 @@ INTERVALS: Final = (4, 8, 16, 32, 64, 128)
 
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the moves of the interval length that the simulator prices lowest."""
-    best: tuple[float, MovePlan] | None = None
     lengths = [each for each in INTERVALS if each <= problem.trace.kernels] or [1]
-    for length in lengths:
-        plan = plan_of(_moves(problem, length))
-        try:
-            limit = best[0] if best else np.inf
-            price = problem.price(plan, limit_seconds=limit).seconds
-        except MovePlanError:
-            # Slower, or a longer interval keeps more at once than the fastest tier takes.
-            continue
-        if best is None or price < best[0]:
-            best = price, plan
-    if best is None:
-        raise MovePlanError(f"{problem.trace.name}: no interval's tensors fit the memory system")
-    return best[1]
+    return problem.cheapest(plan_of(_moves(problem, length)) for length in lengths)
 
 
 def _moves(problem: StepProblem, length: int) -> Iterator[Move]:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from bench.tensors.publications.deeptm import GapTraits, gap_traits
+from bench.tensors.publications.residency_model import gap_kernels
 from hmd.tensors.lifetimes import tensor_spans
 from hmd.tensors.memory_system import STRICT
 from hmd.tensors.planner import StepProblem
@@ -17,7 +18,7 @@ def test_traits_rank_the_longest_gap_of_equal_tensors_first() -> None:
     spans = tensor_spans(problem.trace, problem.life)
     traits = gap_traits(problem, spans)
     activations = ~problem.trace.tensor_persistent[spans.tensor[spans.before]]
-    lengths = spans.gap_kernels(problem.trace.kernels)[activations]
+    lengths = gap_kernels(spans, problem.trace.kernels)[activations]
     reuse = traits.ranks[activations, 3]
     assert np.argmax(reuse) == np.argmax(lengths)
     assert (traits.ranks >= 0).all()

@@ -6,6 +6,7 @@ import pytest
 from bench.tensors.publications.residency_model import (
     ResidencyModel,
     ResidencyOptions,
+    gap_kernels,
     residency_moves,
 )
 from hmd.base.units import MIB
@@ -42,7 +43,7 @@ def test_spans_of_close_uses_are_one_span() -> None:
         (5, 5),
     ]
     assert (spans.reads.tolist(), spans.writes.tolist()) == ([1, 1, 1], [1, 0, 0])
-    assert spans.gap_kernels(trace.kernels).tolist() == [2, 5]
+    assert gap_kernels(spans, trace.kernels).tolist() == [2, 5]
     assert spans.wraps.tolist() == [0, 1]
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from bench.tensors.training_shapes import training_trace
 from hmd.base.units import MIB
 from hmd.tensors.lifetimes import vitality
-from hmd.tensors.memory_system import RULES, STRICT
+from hmd.tensors.memory_system import RULES, STRICT, load_system
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import PLANNERS
 from hmd.tensors.split_program import SplitProgram
@@ -82,3 +84,15 @@ def test_portfolio_in_place_is_as_fast_as_every_planner(share: float, rules: str
     }
     # A plan within 0.01 % of the bound is not improved further.
     assert seconds["portfolio"] <= min(seconds.values()) * 1.0001
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_portfolio_of_long_step_in_place_is_faster_than_first_touch(rules: str) -> None:
+    trace = training_trace("residual", 900, seed=2)
+    system = load_system("dram-pm")
+    page = system.granularity_bytes
+    room = int(vitality(trace).peak_bytes * 0.2) // page * page
+    problem = StepProblem(trace, system.changed({system.names[0]: room}), RULES[rules])
+    portfolio = problem.price(PLANNERS["portfolio"].plan(problem))
+    assert portfolio.seconds < problem.price(PLANNERS["lru-free"].plan(problem)).seconds
+    assert np.all(portfolio.occupied[:, 0] <= room)

@@ -59,7 +59,7 @@ def test_schedule_waits_as_the_plan_of_it_does() -> None:
     problem = problem_of("nested")
     schedule = schedule_transfers(problem, ALL, 10.0, interior=False)
     uses = step_uses(problem.trace, problem.life)
-    draft = TransferDraft(problem, uses, schedule.seconds, 1.0, aware=False)
+    draft = TransferDraft(problem, uses, schedule.seconds, 1.0)
     found = problem.price(draft.scheduled(schedule.parts, schedule.to_last, schedule.fetched))
     bound = lower_bound_seconds(problem.trace, problem.system, problem.rules)
     assert bound <= found.seconds <= 1.2 * float(schedule.seconds.sum())
