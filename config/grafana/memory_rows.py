@@ -171,7 +171,14 @@ MOVES = [
                 "tier {{from_tier}} to {{to_tier}}",
             ),
             Query("sum(rate(hmd_paged_out_bytes_total{}[R]))", "paged out"),
+            Query("sum(rate(hmd_read_ahead_bytes_total{}[R]))", "read ahead of use"),
         ),
+    ),
+    Panel(
+        "Far memory",
+        "Memory that was paged out and has not been seen back.",
+        "bytes",
+        (Query("sum(hmd_far_bytes{})", "out"),),
     ),
     Panel(
         "Not attempted, by reason",

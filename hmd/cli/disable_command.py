@@ -14,8 +14,8 @@ examples:
   hmd disable --dry-run    print the changes only
   hmd disable              print the changes, ask, apply them
 
-The configuration (/etc/hmd) and /var/lib/hmd stay. Files of a package stay as well: remove the
-package instead.
+Far memory ends once its pages are back. The configuration (/etc/hmd) and /var/lib/hmd stay. Files
+of a package stay as well: remove the package instead.
 """
 
 

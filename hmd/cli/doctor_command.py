@@ -69,12 +69,14 @@ def _write_report(path: Path, document: Mapping[str, object], proc: Path, sysfs:
 def examine(proc: Path, sysfs: Path) -> list[tuple[str, Diagnostic]]:
     """Return the diagnostics, each with its section."""
     from hmd.linux import checks
+    from hmd.linux.swap import far_memory_findings
 
     sections = {
         "memory": [_unless_missing("memory tiers", lambda: checks.topology_finding(sysfs))],
         "sampling": [_unless_missing("sampler", lambda: _sampler(proc, sysfs))],
         "privileges": checks.privilege_findings(checks.read_privileges(proc)),
         "kernel": checks.feature_findings(proc, sysfs),
+        "far memory": far_memory_findings(proc, sysfs),
         "competing": checks.competing_findings(proc, sysfs),
     }
     return [(section, finding) for section, found in sections.items() for finding in found]

@@ -31,6 +31,7 @@ examples:
   hmd enable               print the changes, ask, apply them
   hmd enable --yes         apply without asking (for scripts)
   hmd enable --no-start    start at the next boot
+  hmd enable --far zram:8GiB    also swap on compressed memory
   hmd disable              undo it; the configuration stays
 """
 
@@ -44,6 +45,8 @@ SHOW_AND_APPLY = """\
 OPTIONS = f"""\
 --sampler NAME     give the service the privileges of this sampler (default: of the one in
                    /etc/hmd/hmd.yaml; with auto, of the best that works here)
+--far ENGINE       also make swap for pages that are paged out, as a service: zram:SIZE (compressed
+                   memory) or /dev/NAME (a disk without other use)
 --no-start         do not start it now
 --accept-writable  install it also where users other than root may change the files that it runs
 {SHOW_AND_APPLY}"""
@@ -55,6 +58,7 @@ def run(args: argparse.Namespace) -> None:
     from hmd.daemon.install import (
         CONFIG_PATH,
         PACKAGED_HMD,
+        far_unit,
         list_untrusted,
         plan_enable,
         refusal,
@@ -79,6 +83,7 @@ def run(args: argparse.Namespace) -> None:
         start=not args.no_start,
         root=args.root,
         demotes_cache=config is not None and config.migrate.cache_headroom > 0,
+        far=None if args.far is None else far_unit(folder, args.far, args.root),
     )
     if places:
         plan = replace(plan, notes=(*plan.notes, refusal(places)))

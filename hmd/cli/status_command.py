@@ -46,6 +46,7 @@ def summary(status: Status) -> list[str]:
     ]
     lines += dry_run_state(status)
     lines += budget_state(status)
+    lines += far_state(status.get("far") or {})
     lines += admin_state(status.get("control") or {})
     if len(status["tiers"]) < 2:
         lines.append("only one memory tier: hmd has nowhere to move pages (hmd topology)")
@@ -108,6 +109,18 @@ def budget_state(status: Status) -> list[str]:
         return []
     quota = budget.get("quota") or status["cpu_quota"]
     return [f"for the CPU quota of {format_share(quota)}: {', '.join(given)}"]
+
+
+def far_state(far: Mapping[str, Any]) -> list[str]:
+    """Return a line on memory that is paged out, and why no more is."""
+    lines = [f"page-out is stopped: {far['stopped']} (hmd doctor)"] if far.get("stopped") else []
+    if far.get("out_bytes") or far.get("held_processes"):
+        lines.append(
+            f"paged out {format_bytes(far['out_bytes'])}, read ahead of use"
+            f" {format_bytes(far['ahead_bytes'])}, {far['held_processes']} processes held since"
+            " their cgroups wait for memory"
+        )
+    return lines
 
 
 def admin_state(control: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ Also writes such sections: the annotated example of a policy, and settings that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -27,6 +28,23 @@ NEVER: Final = "never"
 """Value of ``pageout`` that pages no memory out."""
 
 
+def _parse_idle(given: object) -> object:
+    return math.inf if given == NEVER else None if given is None else parse_duration(given)
+
+
+IdleTime = Annotated[
+    float | None,
+    Field(ge=1.0),
+    BeforeValidator(_parse_idle),
+    PlainSerializer(
+        lambda idle_s: NEVER if idle_s == math.inf else idle_s and format_duration(idle_s),
+        return_type=str | None,
+    ),
+    WithJsonSchema({"type": ["string", "null"], "examples": [NEVER, "10min"]}),
+]
+"""Seconds without a sample; infinite is written never."""
+
+
 class _Decide(ConfigSection):
     """The policy, and the settings of each policy under its name."""
 
@@ -37,20 +55,12 @@ class _Decide(ConfigSection):
         BeforeValidator(lambda given: None if given == AUTO else given),
         WithJsonSchema({"type": ["string", "boolean", "null"], "deprecated": True}),
     ] = None
-    pageout: Annotated[
-        float | None,
-        Field(
-            ge=1.0,
-            description="Time after which pages of the slowest tier that were not sampled are"
-            " paged out to swap, zram or their files; or never. Page-out begins when samples"
-            " suffice to distinguish idle pages from rarely used ones, which takes minutes.",
-        ),
-        BeforeValidator(lambda given: None if given in (None, NEVER) else parse_duration(given)),
-        PlainSerializer(
-            lambda idle_s: NEVER if idle_s is None else format_duration(idle_s), return_type=str
-        ),
-        WithJsonSchema({"type": ["string", "null"], "examples": [NEVER, "10min"]}),
-    ] = None
+    pageout: IdleTime = Field(
+        default=math.inf,
+        description="Time after which pages of the slowest tier that were not sampled are"
+        " paged out to swap, zram or their files; or never. Page-out begins when samples"
+        " suffice to distinguish idle pages from rarely used ones, which takes minutes.",
+    )
 
     def policy_settings(self) -> PolicySettings:
         """Return the settings of the chosen policy."""

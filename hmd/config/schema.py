@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_
 
 from hmd.base.config_section import ConfigSection
 from hmd.base.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
-from hmd.config.decide import DecideSection
+from hmd.config.decide import DecideSection, IdleTime
 from hmd.linux.targets import SafeRegex
 from hmd.sample.sampler import SamplerChoice, describe_samplers
 
@@ -168,6 +168,18 @@ class TargetSection(_Section):
     ] = ()
     r"""Mappings whose pages are not moved: one or more regular expressions that are searched for in
     their paths, as in '\[stack\]' or '/dev/shm/'."""
+
+    pageout: IdleTime = None
+    """Time after which its pages of the slowest tier that were not sampled are paged out; or never.
+    Unset: as in decide."""
+
+    pageout_pressure: Share = 0.01
+    """Share of time that tasks of a cgroup may wait for memory (PSI, mean of 10 s); above it no
+    pages of the processes in that cgroup are paged out. 100%: no limit."""
+
+    pageout_ahead: Size = 64 << 20
+    """Most bytes per tick and process that are read back ahead of use, where pages come back side
+    by side. 0: none."""
 
     dry_run: bool = False
     """Plan and report for this target, but move none of its pages (admin requests are carried

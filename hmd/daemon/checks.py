@@ -181,7 +181,8 @@ def start_warnings(stages: Stages, file: str) -> Iterator[str]:
     sampler, config = stages.sampler, stages.config
     if not sampler.capabilities.ranks_heat:
         yield f"{stages.opened.reason}; page faults are a coarse stand-in: hmd doctor"
-    if config.decide.pageout is not None and not sampler.capabilities.sees_reads:
+    names = [target.name for target in config.targets]
+    if settings.far_limits(config, names) is not None and not sampler.capabilities.sees_reads:
         why = f"with the sampler {sampler.name} pages in use look idle"
         yield f"decide.pageout has no effect: {why}"
     for found in machine_warnings(config, stages.topology):

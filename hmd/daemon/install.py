@@ -22,22 +22,27 @@ from pathlib import Path
 from typing import Final
 
 import hmd
-from hmd.base.errors import MissingError
+from hmd.base.errors import MissingError, UsageError
+from hmd.base.quantities import parse_size
 from hmd.config.load import SYSTEM_FILE
 from hmd.linux.checks import PERFMON_ENOUGH, read_privileges
 from hmd.linux.procfs import read_text
+from hmd.linux.swap import use_of
 from hmd.sample.sampler import CAPABILITIES
 
 SHIPPED_UNIT = Path("systemd/hmd.service")
 SHIPPED_SYSUSERS = Path("systemd/sysusers.d/hmd.conf")
 SHIPPED_TMPFILES = Path("systemd/tmpfiles.d/hmd.conf")
 SHIPPED_CONFIG = Path("config/hmd.yaml")
+SHIPPED_FAR = Path("systemd/far")
 
 
 UNIT_NAME = "hmd.service"
 UNIT_PATH = Path("/etc/systemd/system") / UNIT_NAME
 SAMPLER = Path("/etc/systemd/system/hmd.service.d/10-sampler.conf")
 PAGE_CACHE = Path("/etc/systemd/system/hmd.service.d/20-page-cache.conf")
+FAR_NAME = "hmd-far.service"
+FAR = UNIT_PATH.with_name(FAR_NAME)
 SYSUSERS_PATH = Path("/etc/sysusers.d/hmd.conf")
 TMPFILES_PATH = Path("/etc/tmpfiles.d/hmd.conf")
 KERNELS = Path("/var/cache/hmd")
@@ -153,12 +158,13 @@ def plan_enable(
     start: bool,
     root: Path,
     demotes_cache: bool = False,
+    far: str | None = None,
 ) -> InstallChanges:
     """Return the changes that make hmd start at boot; ``folder`` contains the shipped files.
 
     ``hmd`` is the command that the unit runs, ``sampler`` the one that works here, ``root`` the
     machine's root directory. With ``start`` the service is also started or restarted. With
-    ``demotes_cache`` it may use DAMON, whatever the sampler.
+    ``demotes_cache`` it may use DAMON, whatever the sampler. ``far`` is the unit of far memory.
     """
     config = root / CONFIG_PATH.relative_to("/")
     config = config if config.is_file() else folder / SHIPPED_CONFIG
@@ -183,27 +189,65 @@ def plan_enable(
         wanted.append((SYSCTL, _PERFMON))
         commands.append(("sysctl", "-p", str(SYSCTL)))
     commands += [("systemctl", "daemon-reload"), ("systemctl", "enable", UNIT_NAME)]
+    before: tuple[tuple[str, ...], ...] = ()
+    if far is not None:
+        wanted.append((FAR, far))
+        if read_text(root / FAR.relative_to("/")) not in (None, far.rstrip("\n")):
+            # By its old unit: what a unit stops is what it has started.
+            before = (("systemctl", "stop", FAR_NAME),)
+        commands.append(("systemctl", "enable", *(("--now",) if start else ()), FAR_NAME))
     commands.append((*COMPILE, str(hmd), "run", "--compile"))
     if start:
         commands.append(("systemctl", "restart", UNIT_NAME))
     notes = [f"sampler: {sampler}" + (f", which needs {drop_in.name}" if drop_in else "")]
     if damon is not None:
         notes.append(f"migrate.cache_headroom, which needs {damon.name}")
-    return InstallChanges(_changes(wanted, root), tuple(commands), tuple(notes))
+    if far is not None:
+        notes.append(far.partition("\n")[0].removeprefix("# ").partition(". ")[0])
+    return InstallChanges(_changes(wanted, root), tuple(commands), tuple(notes), before)
 
 
 def plan_disable(root: Path) -> InstallChanges:
     """Return the changes that remove the service; configuration and /var/lib/hmd stay."""
     files = [
         (path, None)
-        for path in (UNIT_PATH, SAMPLER, PAGE_CACHE, SYSUSERS_PATH, TMPFILES_PATH, SYSCTL)
+        for path in (UNIT_PATH, SAMPLER, PAGE_CACHE, SYSUSERS_PATH, TMPFILES_PATH, SYSCTL, FAR)
     ]
+    # Without a daemon nothing more goes out; pages come back before the engine ends.
+    names = (UNIT_NAME, FAR_NAME) if (root / FAR.relative_to("/")).is_file() else (UNIT_NAME,)
     return InstallChanges(
         _changes(files, root),
         (("systemctl", "daemon-reload"),),
         (f"{CONFIG_PATH} and /var/lib/hmd stay",),
-        before=(("systemctl", "disable", "--now", UNIT_NAME),),
+        before=tuple(("systemctl", "disable", "--now", name) for name in names),
     )
+
+
+def far_unit(folder: Path, far: str, root: Path) -> str:
+    """Return the unit of far memory: ``zram:SIZE``, or the path of a disk.
+
+    ``folder`` contains the shipped files. Raises UsageError for what is neither, or in use.
+    """
+    values = {"DEVICE": far}
+    if far.startswith("zram:"):
+        kind, size = "zram", far.removeprefix("zram:")
+        try:
+            values["SIZE"] = str(parse_size(size))
+        except ValueError as error:
+            raise UsageError(f"{far}: {error}") from None
+    elif re.fullmatch(r"/dev/[\w.-]+", far):
+        kind = "disk"
+        if not (root / "sys/class/block" / Path(far).name).exists():
+            raise UsageError(f"{far} is not a disk or partition of this machine")
+        use = use_of(far, root / "proc", root / "sys")
+        if use and f"swapoff {far}\n" not in (read_text(root / FAR.relative_to("/")) or ""):
+            raise UsageError(f"{far} {use}: name a disk or partition without use")
+    else:
+        raise UsageError(f"{far!r}: write zram:SIZE or /dev/NAME")
+    text = (folder / SHIPPED_FAR / f"{kind}.service").read_text()
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text
 
 
 def _changes(wanted: Sequence[tuple[Path, str | None]], root: Path) -> tuple[FileChange, ...]:

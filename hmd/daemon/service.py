@@ -108,7 +108,7 @@ class Service:
         self._saved_s = 0.0
         self._journal, self._ticks = MoveJournal(), TickWatch()
         self._stop = self._reload = False
-        self._restored = self._not_restored = ""
+        self._restored = self._not_restored = self._swap_failure = ""
         self._stopped_by = "its last tick"
         with contextlib.ExitStack() as undo:
             self._wakeup = WakeupFd()
@@ -184,7 +184,7 @@ class Service:
         run, sample, observe = runner.run, Stage.SAMPLE, Stage.OBSERVE
         run(sample, self._follow_nodes, None)
         run(sample, lambda: self._replace_sampler(now_s), None)
-        self.stages.meter.start(now_s, self._page_cache_demoter.cpu_s)
+        self.stages.meter.start(now_s, self._helpers_cpu_s)
         # Requests that need not wait are served while processes are read.
         track = partial(
             self.stages.track_processes,
@@ -206,6 +206,7 @@ class Service:
         self._sampler_supervisor.count_tick(failed=sample in runner.failed)
         run(observe, lambda: self._observe(record), None)
         run(observe, self._warn_of_guests, None)
+        run(observe, lambda: self._log_swap(record.far.stopped), None)
         self.observer.record_observe_time(runner.seconds[observe], observe in runner.failed)
         run(observe, lambda: self._update_budget(record, changed), None)
         self._notifier.alive()
@@ -450,13 +451,16 @@ class Service:
             paused=stages.admin.paused,
         )
 
+    @property
+    def _helpers_cpu_s(self) -> float:
+        """CPU time so far of threads that move pages for ticks: the kernel's, and of page-out."""
+        return self._page_cache_demoter.cpu_s + self.stages.state.pageout.cpu_s
+
     def _update_budget(self, record: TickRecord, processes_changed: bool) -> None:
         """Add what the tick cost: what the next one may cost follows from it."""
         stages, migrate = self.stages, self.stages.config.migrate
         moves_are_many = 2 * record.moved_bytes >= migrate.rate * stages.config.tick > 0
-        costs = stages.meter.measure(
-            time.monotonic(), self._runner.cpu_s, self._page_cache_demoter.cpu_s
-        )
+        costs = stages.meter.measure(time.monotonic(), self._runner.cpu_s, self._helpers_cpu_s)
         saved_s = self.observer.latest.savings.net_s
         gain = stages.gain(record, saved_s - self._saved_s)
         self._saved_s = saved_s
@@ -515,6 +519,14 @@ class Service:
                 " does not see: its pages stay where they are, unless sampler is damon or idle, or"
                 " migrate.move_guests is set"
             )
+
+    def _log_swap(self, stopped: str) -> None:
+        """Log once why nothing is paged out, and once that it goes on."""
+        if stopped and not self._swap_failure:
+            self._log.error("%s: nothing is paged out until it works again", stopped)
+        elif self._swap_failure and not stopped:
+            self._log.warning("swap works again: page-out goes on")
+        self._swap_failure = stopped
 
     def _wait(self, due_s: float) -> None:
         """Sleep until a time or a signal; serve admin requests meanwhile."""

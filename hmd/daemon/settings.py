@@ -6,6 +6,7 @@ A new setting is a field in :mod:`hmd.config.schema` and, here, its way to the s
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from hmd.linux.procfs import ProcessId
 from hmd.linux.targets import SafeRegex, TargetSpec
 from hmd.linux.topology import Topology
 from hmd.metrics.observer import ObservedConfig
-from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
+from hmd.migrate import APPLY_TICKS, FarLimits, MoverSettings, PageoutSettings
 from hmd.migrate.cache_demotion import CacheSettings
 from hmd.policy import registry
 from hmd.policy.fast_limits import share_limits
@@ -186,8 +187,25 @@ def cache_settings(config: Config) -> CacheSettings | None:
 
 
 def pageout_settings(config: Config) -> PageoutSettings:
-    """Return how pages are paged out: in half of a tick at most."""
-    return PageoutSettings(limit_s=config.tick / 2, dry_run=config.migrate.dry_run)
+    """Return how pages are paged out: in half of a tick at most, waiting for calls for a whole."""
+    return PageoutSettings(config.tick / 2, config.migrate.dry_run, wait_s=config.tick)
+
+
+def far_limits(config: Config, names: Sequence[str]) -> FarLimits | None:
+    """Return what may be paged out of processes of these targets, None if nothing is of any."""
+    default_s = math.inf if config.decide.pageout is None else config.decide.pageout
+    rows = {
+        target.name: (
+            default_s if target.pageout is None else target.pageout,
+            target.pageout_pressure,
+            target.pageout_ahead,
+        )
+        for target in config.targets
+    }
+    if all(math.isinf(idle_s) for idle_s, _, _ in rows.values()):
+        return None
+    idle_s, pressure, ahead = np.array([rows[name] for name in names], np.float64).reshape(-1, 3).T
+    return FarLimits(idle_s, pressure, ahead.astype(np.int64))
 
 
 def period_settings(config: Config) -> PeriodSettings:

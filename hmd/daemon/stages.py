@@ -21,12 +21,14 @@ import numpy as np
 from hmd.config import Config
 from hmd.daemon import settings
 from hmd.heat.table import HeatTable
+from hmd.linux.cgroups import memory_pressure
 from hmd.linux.exit_watch import ExitWatch
 from hmd.linux.memory_policy import MemoryBindings
 from hmd.linux.node_memory import Reserves
-from hmd.linux.page_calls import page_out
+from hmd.linux.page_calls import page_in, page_out
 from hmd.linux.processes import ProcessWatcher
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, read_stat
+from hmd.linux.swap import SwapWatch
 from hmd.linux.topology import NodeMemory, Topology, read_node_memory, read_topology
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import MovableMappings, Mover, Pageout
@@ -102,7 +104,6 @@ class Stages:
             machine=self.machine,
             tracked=self.tracked,
             held=tuple(self.held),
-            pageout_s=self.config.decide.pageout,
             move_guests=self.config.migrate.move_guests,
         )
 
@@ -202,7 +203,8 @@ class Stages:
         self.exits.watch(processes, self.watcher.same)
         self.state.heat.track_processes(processes)
         dry = settings.dry_mask(self.config, targets)
-        self.tracked = Tracked(processes, targets, fast_limits, dry)
+        far_limits = settings.far_limits(self.config, targets)
+        self.tracked = Tracked(processes, targets, fast_limits, far_limits, dry)
         self.state.heat.set_process_weights(*weights)
         self.state.sweep.set_keep_patterns(kept)
         self.movable.set_kept(kept)
@@ -241,7 +243,7 @@ def build(
         topology = read_topology(sysfs, config.machine.tiers, fit_override=True)
         movable = before.movable if before else MovableMappings(proc)
         bindings = before.bindings if before else MemoryBindings(proc)
-        state = _state(config, topology, before, movable, bindings, proc)
+        state = _state(config, topology, before, movable, bindings, proc, sysfs)
         period = None
         if config.sample.period is None:
             control, sampler = settings.period_settings(config), opened.sampler
@@ -305,6 +307,7 @@ def _state(
     movable: MovableMappings,
     bindings: MemoryBindings,
     proc: Path,
+    sysfs: Path,
 ) -> TickState:
     """Return the state of the first tick, with what the configuration leaves of that before."""
     old = before.state if before else None
@@ -315,9 +318,17 @@ def _state(
     mover = Mover(settings.mover_settings(config), page_filter=movable, bindings=bindings)
     if old and old.mover.settings == mover.settings:
         mover = old.mover
-    pageout = Pageout(settings.pageout_settings(config), page_out=partial(page_out, proc=proc))
+    pageout = Pageout(
+        settings.pageout_settings(config),
+        page_out=partial(page_out, proc=proc),
+        page_in=partial(page_in, proc=proc),
+        failure=SwapWatch(proc, sysfs).failure,
+        pressure=partial(memory_pressure, proc=proc, cgroups=sysfs / "fs/cgroup"),
+    )
     if old and old.pageout.settings == pageout.settings:
         pageout = old.pageout
+    elif old:
+        pageout.cpu_s = old.pageout.cpu_s
     policy = settings.policy(config)
     dry_policy = settings.policy(config) if settings.dry_targets(config) else None
     if old:

@@ -192,6 +192,7 @@ def _number(path: Path) -> int:
 
 
 _BY_NODE: Final = re.compile(rb"^(?:anon|file_mapped) (.*)$", re.MULTILINE)
+_PRESSURE: Final = re.compile(rb"some avg10=(\d{1,3}\.\d\d) ")
 _OF_NODE: Final = re.compile(rb"N(\d{1,5})=(\d{1,19})")
 
 
@@ -199,6 +200,18 @@ def group_of(pid: int, proc: Path = PROC) -> str:
     """Return the path of a process's group of version 2, empty where there is none."""
     found = _hierarchies(read_bytes(f"{proc}/{pid}/cgroup") or b"")
     return next((path for number, _, path in found if number == "0"), "")
+
+
+def memory_pressure(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:
+    """Return the share of the last 10 s in which a task of a process's group waited for memory.
+
+    Of the whole machine where the group has no figure; None without any
+    (Documentation/accounting/psi.rst).
+    """
+    for path in (f"{cgroups}{group_of(pid, proc)}/memory.pressure", proc / "pressure/memory"):
+        if match := _PRESSURE.match(read_bytes(path, 64) or b""):
+            return float(match[1]) / 100
+    return None
 
 
 def memory_by_node(group: str, cgroups: Path = CGROUPS) -> list[tuple[int, int]]:

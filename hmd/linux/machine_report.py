@@ -30,6 +30,7 @@ _PROC: Final = (
     "sys/kernel/perf_event_mlock_kb",
     "sys/kernel/perf_event_paranoid",
     "sys/vm/zone_reclaim_mode",
+    "swaps",
 )
 _SYSFS: Final = (
     "bus/event_source/devices/*/cap*/*",
@@ -54,10 +55,14 @@ _SYSFS: Final = (
     "kernel/mm/damon/admin/kdamonds/*/state",
     "kernel/mm/damon/admin/kdamonds/*/contexts/*/schemes/*/action",
     "kernel/mm/damon/admin/kdamonds/*/contexts/nr_contexts",
+    "class/block/*/size",
+    "kernel/mm/lru_gen/enabled",
     "kernel/mm/numa/demotion_enabled",
     "kernel/mm/transparent_hugepage/defrag",
     "kernel/mm/transparent_hugepage/enabled",
     "module/damon_*/parameters/enabled",
+    "module/zswap/parameters/enabled",
+    "module/zswap/parameters/max_pool_percent",
 )
 _LINES: Final = {
     "self/status": re.compile(r"^CapEff:\s*[0-9a-f]+\n", re.MULTILINE),

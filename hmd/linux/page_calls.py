@@ -15,6 +15,7 @@ import fcntl
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag
 from itertools import pairwise
@@ -135,8 +136,33 @@ def page_out(
     PTRACE_MODE_READ. Returns the bytes of the accepted ranges, or -errno of the whole call: ESRCH
     (the process has exited, or its pid was reused), EPERM, ENOSYS.
     """
+    return _advise(lib.hmd_page_out, process, start, size_bytes, proc)
+
+
+def page_in(
+    process: ProcessId,
+    start: npt.NDArray[np.uint64],
+    size_bytes: npt.NDArray[np.uint64],
+    proc: Path = PROC,
+) -> int:
+    """Begin to read ranges from swap (MADV_WILLNEED); otherwise as ``page_out``."""
+    return _advise(lib.hmd_page_in, process, start, size_bytes, proc)
+
+
+_Advise = Callable[[int, int, Any, Any], int]
+
+
+def _advise(
+    advise: _Advise,
+    process: ProcessId,
+    start: npt.NDArray[np.uint64],
+    size_bytes: npt.NDArray[np.uint64],
+    proc: Path,
+) -> int:
     start = np.ascontiguousarray(start, np.uint64)
     size_bytes = np.ascontiguousarray(size_bytes, np.uint64)
+    end = np.cumsum(size_bytes, dtype=np.int64)
+    at, asked = 0, 0
     try:
         handle = os.pidfd_open(process.pid)
     except OSError as error:
@@ -145,25 +171,19 @@ def page_out(
         # If the pid was reused before the pidfd was opened, the start time shows it.
         if identify(process.pid, proc) != process:
             return -errno.ESRCH
-        return _advise(handle, start, size_bytes)
+        while at < len(start):
+            arrays = c_array(start[at:]), c_array(size_bytes[at:])
+            answer = advise(handle, len(start) - at, *arrays)
+            if answer < 0 and answer not in _OF_RANGE:
+                return answer
+            done = max(answer, 0)
+            asked += done
+            before = int(end[at - 1]) if at else 0
+            # Skip the range at which the kernel stopped, if it did.
+            at = int(np.searchsorted(end, before + done, side="right")) + 1
+        return asked
     finally:
         os.close(handle)
-
-
-def _advise(handle: int, start: npt.NDArray[np.uint64], size_bytes: npt.NDArray[np.uint64]) -> int:
-    end = np.cumsum(size_bytes, dtype=np.int64)
-    at, asked = 0, 0
-    while at < len(start):
-        arrays = c_array(start[at:]), c_array(size_bytes[at:])
-        answer = int(lib.hmd_page_out(handle, len(start) - at, *arrays))
-        if answer < 0 and answer not in _OF_RANGE:
-            return answer
-        done = max(answer, 0)
-        asked += done
-        before = int(end[at - 1]) if at else 0
-        # Skip the range at which the kernel stopped, if it did.
-        at = int(np.searchsorted(end, before + done, side="right")) + 1
-    return asked
 
 
 class PageIs(IntFlag):

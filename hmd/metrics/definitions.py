@@ -180,6 +180,14 @@ counter hmd_move_calls = moves.calls
     Calls of move_pages(2) that moved pages.
 counter hmd_paged_out_bytes = moves.paged_out_bytes
     Bytes of idle pages paged out to swap, zram or their files.
+gauge hmd_far_bytes = far.out_bytes
+    Bytes that were paged out and have not been seen back.
+counter hmd_read_ahead_bytes = far.ahead_bytes
+    Bytes of pages that were read from swap ahead of use.
+gauge hmd_pageout_held_processes = far.held_processes
+    Processes of which nothing is paged out, as their groups wait for memory.
+gauge hmd_pageout_stopped []
+    1 while nothing is paged out, as swap does not work; the status has the reason.
 counter hmd_predicted_saving_seconds = savings.predicted_saved_s
     Stall time that moves to nodes with lower latency were predicted to save, from the heat of the
     pages in the plan, {_FOLLOWED}.
@@ -424,6 +432,7 @@ _COMPUTED: Final[Mapping[str, Callable[[Status], Values]]] = {
     "hmd_moved_bytes": _moved_bytes,
     "hmd_unmoved_pages": _unmoved_pages,
     "hmd_move_failures": _failed_pages,
+    "hmd_pageout_stopped": lambda now: {(): bool(now.far.stopped)},
     "hmd_target_accesses": _accesses,
     "hmd_target_needed_bytes": _needed_bytes,
     "hmd_target_predicted_runtime_ratio": _predicted_runtimes,

@@ -34,6 +34,7 @@ from hmd.metrics.status import (
     MAX_TICKS_KEPT,
     BudgetStatus,
     ControlStatus,
+    FarStatus,
     HeatStatus,
     HeatTableStatus,
     NodeStatus,
@@ -118,6 +119,7 @@ class Observer:
         self.empty_reasons: Mapping[str, str] = {}
         self.demand = TargetDemands()
         self._compiling = False
+        self._far = FarStatus()
         self.reconfigure(setting, topology, sampler)
 
     def reconfigure(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
@@ -172,7 +174,7 @@ class Observer:
         for stage in tick.stage_s.keys() - tick.failed:
             self._succeeded_s[stage] = self._ticked_s
         self._recent_moves.extend(tick_moves(tick, counters, self._clock() - self._begun_s))
-        self._residency, self._memory = residency, tick.memory
+        self._residency, self._memory, self._far = residency, tick.memory, tick.far
         self.latest = self._status()
         return self.latest
 
@@ -226,6 +228,7 @@ class Observer:
             processes=self._processes(resident),
             compiling=self._compiling,
             demand=self.demand.of_all,
+            far=self._far,
         )
 
     def _nodes(self) -> tuple[NodeStatus, ...]:

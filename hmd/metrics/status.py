@@ -245,6 +245,20 @@ class MovesStatus:
     flows: Annotated[tuple[NodeFlow, ...], Field(max_length=MAX_NODES**2)]
 
 
+@dataclass(frozen=True, slots=True)
+class FarStatus:
+    """Memory that was paged out: ``out_bytes`` have not been seen back.
+
+    ``ahead_bytes`` were read ahead of use. Nothing goes out of ``held_processes``, whose groups
+    wait for memory, and of none where ``stopped`` says why.
+    """
+
+    out_bytes: Count = 0
+    ahead_bytes: Count = 0
+    held_processes: Count = 0
+    stopped: Text = ""
+
+
 @dataclass(slots=True)
 class Savings:
     """Seconds of stall time by moves to nodes with lower (saved) and higher latency (lost).
@@ -472,6 +486,7 @@ class Status:
     processes: Annotated[tuple[ProcessStatus, ...], Field(max_length=MAX_LISTED)]
     compiling: bool = False
     demand: Demand | None = None
+    far: FarStatus = FarStatus()
 
     @property
     def at_s(self) -> float:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import NodeMemory
-from hmd.metrics.status import Stage
+from hmd.metrics.status import FarStatus, Stage
 from hmd.migrate.status import MoveOutcome
 from hmd.policy.plan import Plan
 from hmd.sample.access_batch import AccessBatch
@@ -23,13 +23,13 @@ class TickRecord:
 
     ``processes`` are those that the sampler followed: ``batch.process`` indexes them, ``targets``
     names the target of each. ``node`` is the node of each sample's page, -1 where unknown, shape
-    ``(len(batch),)``. ``paged_out_bytes`` were sent to swap or to files. ``tick_s`` is the length
-    of the tick, to which its samples belong. ``memory`` is that of the nodes. ``planned`` says
-    whether a plan could be made, as the CPU quota permits or administrators request; None without
-    processes and while paused. ``heat_changes`` is the number of processes whose samples refuted
-    their heat. ``stage_s`` has the seconds of each stage that ran, ``failed`` the stages that
-    raised an error. ``dry_plan`` and ``dry_outcome`` are of the targets that are in a dry run of
-    their own.
+    ``(len(batch),)``. ``paged_out_bytes`` were sent to swap or to files; ``far`` is what is out.
+    ``tick_s`` is the length of the tick, to which its samples belong. ``memory`` is that of the
+    nodes. ``planned`` says whether a plan could be made, as the CPU quota permits or administrators
+    request; None without processes and while paused. ``heat_changes`` is the number of processes
+    whose samples refuted their heat. ``stage_s`` has the seconds of each stage that ran, ``failed``
+    the stages that raised an error. ``dry_plan`` and ``dry_outcome`` are of the targets that are in
+    a dry run of their own.
     """
 
     now_s: float
@@ -40,6 +40,7 @@ class TickRecord:
     plan: Plan
     outcome: MoveOutcome | None
     paged_out_bytes: int = 0
+    far: FarStatus = field(default_factory=FarStatus)
     tick_s: float = 1.0
     memory: tuple[NodeMemory, ...] = ()
     planned: bool | None = None

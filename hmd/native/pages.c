@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <numaif.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -49,7 +50,8 @@ int64_t hmd_move_pages(int pid, size_t count, const uint64_t *addresses, const i
 	return result < 0 ? -errno : result;
 }
 
-int64_t hmd_page_out(int pidfd, size_t count, const uint64_t *start, const uint64_t *bytes)
+static int64_t advise(int pidfd, size_t count, const uint64_t *start, const uint64_t *bytes,
+		      int advice)
 {
 	struct iovec ranges[PAGEOUT_RANGES];
 	long result;
@@ -60,6 +62,16 @@ int64_t hmd_page_out(int pidfd, size_t count, const uint64_t *start, const uint6
 		ranges[i].iov_base = (void *)(uintptr_t)start[i];
 		ranges[i].iov_len = bytes[i];
 	}
-	result = syscall(SYS_process_madvise, pidfd, ranges, count, MADV_PAGEOUT, 0);
+	result = syscall(SYS_process_madvise, pidfd, ranges, count, advice, 0);
 	return result < 0 ? -errno : result;
+}
+
+int64_t hmd_page_out(int pidfd, size_t count, const uint64_t *start, const uint64_t *bytes)
+{
+	return advise(pidfd, count, start, bytes, MADV_PAGEOUT);
+}
+
+int64_t hmd_page_in(int pidfd, size_t count, const uint64_t *start, const uint64_t *bytes)
+{
+	return advise(pidfd, count, start, bytes, MADV_WILLNEED);
 }

@@ -27,4 +27,7 @@ int64_t hmd_move_pages(int pid, size_t count, const uint64_t *addresses, const i
  */
 int64_t hmd_page_out(int pidfd, size_t count, const uint64_t *start, const uint64_t *bytes);
 
+/* Asks the kernel to read ranges back from swap without waiting; otherwise as hmd_page_out. */
+int64_t hmd_page_in(int pidfd, size_t count, const uint64_t *start, const uint64_t *bytes);
+
 #endif

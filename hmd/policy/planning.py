@@ -455,16 +455,19 @@ def rising_rows(value: npt.NDArray[np.floating]) -> Rows:
     return both & 0xFFFFFFFF
 
 
-def idle_pages(pages: PageView, machine: MachineView, idle_s: float, max_bytes: int) -> Plan:
+def idle_pages(
+    pages: PageView, machine: MachineView, idle_s: npt.NDArray[np.float64], max_bytes: int
+) -> Plan:
     """Return up to ``max_bytes`` of pages that were not sampled for ``idle_s``, to go ``OUT``.
 
-    Only movable pages of the slowest tier. The idle time of a new page starts when it appears.
+    ``idle_s`` is that of each process, shape ``(processes,)``. Only movable pages of the slowest
+    tier. The idle time of a new page starts when it appears.
     """
     slowest = len(machine.topology.tiers) - 1
     if slowest < 0:
         return Plan.empty(pages.processes)
     ticks = pages.idle_ticks
-    long = ticks >= max(idle_s / machine.tick_s, 1.0)
+    long = ticks >= np.maximum(idle_s / machine.tick_s, 1.0)[pages.process]
     rows = np.flatnonzero(long & pages.movable & (pages.tier == slowest))
     rows = rows[np.argsort(-ticks[rows], kind="stable")]
     fits = np.cumsum(pages.size[rows], dtype=np.int64) <= min(max_bytes, 1 << 62) // PAGE_BYTES

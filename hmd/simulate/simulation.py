@@ -27,7 +27,7 @@ from hmd.heat.settings import HeatSettings
 from hmd.heat.table import HeatTable
 from hmd.heat.view import PageView
 from hmd.metrics.tick_record import TickRecord
-from hmd.migrate import APPLY_TICKS, Mover, MoverSettings, Pageout, PageoutSettings
+from hmd.migrate import APPLY_TICKS, FarLimits, Mover, MoverSettings, Pageout, PageoutSettings
 from hmd.policy.admin import AdminState
 from hmd.policy.fast_limits import UNLIMITED, share_limits
 from hmd.policy.plan import MachineView, Plan, Policy
@@ -196,8 +196,8 @@ class SimulatedDaemon:
                 (PROGRAM,),
                 (TARGET,),
                 share_limits([(settings.fast_min, settings.fast_max)], [0]),
+                None if settings.pageout_s is None else FarLimits.alike(1, settings.pageout_s),
             ),
-            pageout_s=settings.pageout_s,
         )
         self.timer = StageTimer()
         self._misses, self._swapped_in = (0, 0), 0

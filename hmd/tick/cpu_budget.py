@@ -352,7 +352,7 @@ class CostMeter:
         self._excluded_s += cpu_s
 
     def start(self, now_s: float, demotion_cpu_s: float = 0.0) -> None:
-        """Measure from here, if not before; ``demotion_cpu_s`` is that of kernel threads so far."""
+        """Measure from here, if not before; ``demotion_cpu_s`` is that of helpers so far."""
         if self._last is None:
             self._demotion_cpu_s = demotion_cpu_s
             self._last, self._period = self._read(now_s), self._sampler.period

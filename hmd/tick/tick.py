@@ -28,9 +28,9 @@ from hmd.heat.table import HeatTable
 from hmd.linux.procfs import ProcessId, ProcessStat, read_stat
 from hmd.linux.topology import NodeMemory, Topology
 from hmd.metrics.observer import sample_nodes
-from hmd.metrics.status import Stage, Work
+from hmd.metrics.status import FarStatus, Stage, Work
 from hmd.metrics.tick_record import TickRecord
-from hmd.migrate import STUCK, MoveOutcome, Mover, MoveStatus, Pageout
+from hmd.migrate import STUCK, FarLimits, MoveOutcome, Mover, MoveStatus, Pageout
 from hmd.policy.admin import (
     AdminState,
     machine_after,
@@ -95,19 +95,21 @@ class Machine:
 class Tracked:
     """The processes that sampler and heat table track, in their order, with the target of each.
 
-    ``fast_limits`` are what targets may have of the fastest tier. ``dry`` says which processes are
+    ``fast_limits`` are what targets may have of the fastest tier, ``far_limits`` what may be paged
+    out of each process, nothing if None. ``dry`` says which processes are
     in a dry run while others are not, shape ``(processes,)``; None: none is.
     """
 
     processes: tuple[ProcessId, ...] = ()
     targets: tuple[str, ...] = ()
     fast_limits: FastLimits | None = None
+    far_limits: FarLimits | None = None
     dry: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickInputs:
-    """What a tick acts on. Pages that were idle for ``pageout_s`` are paged out, none if None.
+    """What a tick acts on.
 
     ``held`` are samples that were read since the last tick, to look at them. ``move_guests``: also
     pages of virtual machines that the sampler does not see.
@@ -117,7 +119,6 @@ class TickInputs:
     machine: Machine
     tracked: Tracked
     held: tuple[AccessBatch, ...] = ()
-    pageout_s: float | None = None
     move_guests: bool = False
 
 
@@ -223,6 +224,7 @@ def tick(
         plan=plan,
         outcome=outcome,
         paged_out_bytes=paged_out_bytes,
+        far=far_status(state, inputs),
         tick_s=limits.tick_s,
         memory=state.memory,
         planned=planned,
@@ -369,24 +371,41 @@ def record_admin_progress(
             admin.stalled_ticks += 1
 
 
+def far_status(state: TickState, inputs: TickInputs) -> FarStatus:
+    """Return what is out now, and what keeps more from going."""
+    pageout = state.pageout
+    if inputs.tracked.far_limits is None:
+        return FarStatus()
+    held = int(pageout.held(state.heat.processes, inputs.now_s).sum())
+    return FarStatus(pageout.out_bytes, pageout.ahead_bytes, held, pageout.stopped)
+
+
 def page_out(state: TickState, inputs: TickInputs, limits: TickLimits) -> int:
-    """Page out what was idle for ``pageout_s``, with the budget that moves left; return bytes."""
+    """Page out what was idle for long, with the budget that moves left; return bytes.
+
+    And bring back what is expected to be used next.
+    """
     heat, admin, now_s = state.heat, state.admin, inputs.now_s
+    far, pageout = inputs.tracked.far_limits, state.pageout
     sees_reads = inputs.machine.sampler.capabilities.sees_reads
-    if inputs.pageout_s is None or not sees_reads or admin.paused:
+    if far is None or not heat.processes or not sees_reads or admin.paused:
         return 0
+    held = pageout.held(heat.processes, now_s)
+    if not pageout.works(now_s):
+        return 0
+    pageout.bring_back(far, heat.processes)
     budget_bytes = state.mover.budget_bytes(now_s)
     machine = MachineView(inputs.machine.topology, (), now_s, limits.tick_s, budget_bytes)
     pinned = admin.pinned_mask(heat.processes, inputs.tracked.targets)
-    pinned |= unseen_guests(state, inputs)
+    pinned |= unseen_guests(state, inputs) | held | np.isinf(far.idle_s)
     if inputs.tracked.dry is not None:
         pinned |= inputs.tracked.dry
     machine = without_drained(machine, admin.drained)
     slowest = machine.topology.tiers[-1] if machine.topology.tiers else ()
     leaves = ~pinned[:, None] & node_mask(inputs.machine.topology, slowest)
     pages = heat.rows_to_evacuate(machine.topology, pinned, leaves, PAGEOUT_ROWS, longest_idle=True)
-    plan = idle_pages(pages, machine, inputs.pageout_s, PAGEOUT_CANDIDATES * budget_bytes)
-    sent = state.pageout.apply(plan, budget_bytes, now_s)
+    plan = idle_pages(pages, machine, far.idle_s, PAGEOUT_CANDIDATES * budget_bytes)
+    sent = pageout.apply(plan, budget_bytes, now_s, far)
     state.mover.charge(sent.out_bytes)
     rows = np.flatnonzero(sent.tried)
     heat.record_moves(plan.take(rows), sent.node[rows], np.zeros(len(rows), np.bool_))

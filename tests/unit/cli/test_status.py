@@ -183,6 +183,15 @@ def test_summary_problems_listed() -> None:
         assert part in text
 
 
+def test_summary_says_what_is_paged_out_and_what_stops_it() -> None:
+    far = {"out_bytes": 3 << 30, "ahead_bytes": 1 << 20, "held_processes": 2, "stopped": ""}
+    assert any(line.startswith("paged out 3") for line in summary({**STATUS, "far": far}))
+    stopped = "swap on /dev/nbd0 fails: the device is gone"
+    lines = summary({**STATUS, "far": {**far, "stopped": stopped}})
+    assert f"page-out is stopped: {stopped} (hmd doctor)" in lines
+    assert not any("paged out" in line for line in summary(STATUS))
+
+
 def test_summary_of_dry_run_names_planned_moves_and_saving() -> None:
     status = deepcopy(STATUS)
     would = {"seconds": 7200.0, "promoted_bytes": 3 << 30, "demoted_bytes": 2 << 30}

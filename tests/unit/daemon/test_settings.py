@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The settings of the stages, converted from the configuration."""
 
+import math
 from pathlib import Path
 from typing import get_args
 
@@ -135,3 +136,26 @@ def test_policy_damaged_weights_configerror_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not usable") as error:
         settings.policy(loads(text))
     assert "\n" not in str(error.value)
+
+
+def test_far_limits_without_page_out_of_any_target_are_none() -> None:
+    config = loads("targets: [{name: a, pid: 1}, {name: b, pid: 2, pageout: never}]")
+    assert settings.far_limits(config, ["a", "b"]) is None
+
+
+def test_far_limits_of_targets_replace_that_of_decide() -> None:
+    config = loads(
+        "decide: {pageout: 10min}\n"
+        "targets:\n"
+        "  - {name: a, pid: 1}\n"
+        "  - {name: b, pid: 2, pageout: never}\n"
+        "  - {name: c, pid: 3, pageout: 1h, pageout_pressure: 100%, pageout_ahead: 0}\n"
+    )
+    far = settings.far_limits(config, ["c", "a", "b", "a"])
+    assert far is not None
+    assert far.idle_s.tolist() == [3600.0, 600.0, math.inf, 600.0]
+    assert far.pressure.tolist() == [1.0, 0.01, 0.01, 0.01]
+    assert far.ahead_bytes.tolist() == [0, 64 << 20, 64 << 20, 64 << 20]
+    assert settings.far_limits(config, []) is not None
+    written = config.model_dump(mode="json")
+    assert [target["pageout"] for target in written["targets"]] == [None, "never", "1h"]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hmd.base.errors import Exit
+from hmd.base.errors import Exit, UsageError
 from hmd.cli.main import main
 from hmd.daemon.install import (
     CONFIG_PATH,
+    FAR,
     PAGE_CACHE,
     SAMPLER,
     SYSCTL,
@@ -21,6 +22,7 @@ from hmd.daemon.install import (
     TMPFILES_PATH,
     UNIT_PATH,
     InstallChanges,
+    far_unit,
     plan_disable,
     plan_enable,
     shipped_folder,
@@ -231,3 +233,57 @@ def test_enable_memory_limit_follows_machine(tmp_path: Path, gib: int, limit: in
     (unit,) = [c.after for c in changes.files if c.path == tmp_path / UNIT_PATH.relative_to("/")]
     assert unit is not None
     assert f"MemoryMax={limit}G\n" in unit
+
+
+def with_far(root: Path, far: str) -> InstallChanges:
+    unit = far_unit(shipped_folder(), far, root)
+    return plan_enable(shipped_folder(), HMD, "pmu", start=True, root=root, far=unit)
+
+
+def test_enable_far_zram_is_a_unit_that_disable_stops_and_removes(tmp_path: Path) -> None:
+    plan = with_far(tmp_path, "zram:8GiB")
+    assert kinds(plan, tmp_path)[FAR] == "create"
+    assert ("systemctl", "enable", "--now", "hmd-far.service") in plan.commands
+    assert plan.before == ()
+    assert any("8589934592 bytes of swap" in note for note in plan.notes)
+    apply(plan)
+    unit = (tmp_path / FAR.relative_to("/")).read_text()
+    assert "echo 8589934592 >/sys/block/zram" in unit
+    assert "@" not in unit
+    again = with_far(tmp_path, "zram:8GiB")
+    assert (kinds(again, tmp_path)[FAR], again.before) == ("keep", ())
+    # The service without far memory, enabled again, leaves it as it is.
+    assert FAR not in kinds(enable(tmp_path), tmp_path)
+    gone = plan_disable(tmp_path)
+    assert gone.before[-1] == ("systemctl", "disable", "--now", "hmd-far.service")
+    apply(gone)
+    assert not (tmp_path / FAR.relative_to("/")).exists()
+    assert len(plan_disable(tmp_path).before) == 1
+
+
+def test_enable_other_far_memory_stops_the_former_by_its_own_unit(tmp_path: Path) -> None:
+    apply(with_far(tmp_path, "zram:8GiB"))
+    plan = with_far(tmp_path, "zram:9GiB")
+    assert plan.before == (("systemctl", "stop", "hmd-far.service"),)
+
+
+def test_enable_far_disk_has_to_be_there_and_without_use(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a disk"):
+        with_far(tmp_path, "/dev/nvme0n1")
+    (tmp_path / "sys/class/block/nvme0n1").mkdir(parents=True)
+    mounts = tmp_path / "proc/mounts"
+    mounts.parent.mkdir()
+    mounts.write_text("/dev/nvme0n1 /data ext4 rw 0 0\n")
+    with pytest.raises(UsageError, match="is mounted on /data: name a disk"):
+        with_far(tmp_path, "/dev/nvme0n1")
+    mounts.unlink()
+    apply(with_far(tmp_path, "/dev/nvme0n1"))
+    swaps = "Filename Type Size Used Priority\n/dev/nvme0n1 partition 8 0 50\n"
+    (tmp_path / "proc/swaps").write_text(swaps)
+    assert kinds(with_far(tmp_path, "/dev/nvme0n1"), tmp_path)[FAR] == "keep"
+
+
+@pytest.mark.parametrize("far", ["zram", "zram:8", "/dev/../etc/passwd", "nbd://h", "nvme0n1"])
+def test_enable_far_of_another_form_says_which_are_taken(tmp_path: Path, far: str) -> None:
+    with pytest.raises(UsageError, match="write"):
+        far_unit(shipped_folder(), far, tmp_path)

@@ -74,6 +74,7 @@ def test_metric_families_queried_by_dashboard_or_alerts() -> None:
         "hmd_samples_kernel",
         "hmd_node_tier",
         "hmd_node_page_cache_demoting",
+        "hmd_pageout_held_processes",
         "hmd_target_samples",
     ]
 

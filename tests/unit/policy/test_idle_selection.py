@@ -31,7 +31,8 @@ def synthetic(ticks: int = 10) -> SyntheticRun:
 
 
 def idle(run: SyntheticRun, idle_s: float, most_bytes: int) -> Plan:
-    return idle_pages(run.heat.view(run.machine.topology), run.machine, idle_s, most_bytes)
+    pages = run.heat.view(run.machine.topology)
+    return idle_pages(pages, run.machine, np.array([idle_s]), most_bytes)
 
 
 def test_idle_selection_idle_pages_longest_idle_first() -> None:

@@ -23,6 +23,7 @@ from hmd.linux.procfs import ProcessId
 from hmd.linux.resident_pages import PageSharing
 from hmd.metrics.status import Stage
 from hmd.metrics.tick_record import TickRecord
+from hmd.migrate import FarLimits, Pageout
 from hmd.migrate.status import MoveStatus
 from hmd.policy.admin import Pin
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
@@ -235,14 +236,44 @@ def test_failed_decision_ends_no_requested_move(synthetic: SyntheticRun, tick: T
 
 def test_paused_heat_is_counted_and_nothing_moves(synthetic: SyntheticRun, tick: Tick) -> None:
     synthetic.ticks.state.admin.paused = True
-    synthetic.ticks.inputs = replace(synthetic.ticks.inputs, pageout_s=1.0)
+    tracked = synthetic.ticks.inputs.tracked
+    idle = replace(tracked, far_limits=FarLimits.alike(1, 1.0))
+    synthetic.ticks.inputs = replace(synthetic.ticks.inputs, tracked=idle)
     record = tick(1.0)
     assert synthetic.heat.stats.samples == 20_000
     assert (len(record.plan), record.outcome, record.paged_out_bytes) == (0, None, 0)
     assert record.planned is None
     synthetic.ticks.state.admin.paused = False
-    synthetic.ticks.inputs = replace(synthetic.ticks.inputs, pageout_s=None)
+    synthetic.ticks.inputs = replace(synthetic.ticks.inputs, tracked=tracked)
     assert len(tick(2.0).plan) > 0
+
+
+def test_swap_that_fails_keeps_pages_in_memory_and_is_in_the_record(
+    synthetic: SyntheticRun, tick: Tick
+) -> None:
+    calls: list[ProcessId] = []
+
+    def page_out(process: ProcessId, start: Column, size: Column) -> int:
+        calls.append(process)
+        return int(size.sum())
+
+    tracked = replace(synthetic.ticks.inputs.tracked, far_limits=FarLimits.alike(1, 1.0))
+    synthetic.ticks.inputs = replace(synthetic.ticks.inputs, tracked=tracked)
+    failures = ["no device"]
+    pageout = Pageout(
+        page_out=page_out,
+        query_nodes=lambda pid, address: np.full(len(address), -2, np.int16),
+        failure=lambda now_s: failures[0],
+    )
+    synthetic.ticks.state = replace(synthetic.ticks.state, pageout=pageout)
+    for second in range(1, 8):
+        assert tick(float(second)).far.stopped == "no device"
+    assert not calls
+    failures[0] = ""
+    record = tick(8.0)
+    assert calls
+    assert (record.far.stopped, record.far.out_bytes) == ("", record.paged_out_bytes)
+    assert record.paged_out_bytes > 0
 
 
 def test_pinned_process_is_gathered_and_left_to_no_policy(
