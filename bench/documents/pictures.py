@@ -4,7 +4,8 @@
     python -m bench.documents.pictures [NAME ...]     `make pictures` draws all
 
 Each follows one file of docs/results, so that a picture and the tables beside it show the same
-measurement. demo.png is drawn by ``hmd demo``. Needs the extra plot.
+measurement. Those of a run are drawn by it: demo.png by ``hmd demo``, the Grafana dashboard by
+``bench.monitoring.dashboard``. Needs the extra plot.
 """
 
 from __future__ import annotations
