@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,17 @@ MOVES_S: Final = (1e-6, 3e-6)
 """Seconds that a page must save per move: less than a move costs its program, and about that."""
 
 
+class PageValues(Protocol):
+    """What pages' misses save on the fast node: :class:`hmd.learn.rows.MissValues`, or a guess."""
+
+    first_row: Pages
+    """The row of the first access to each page, shape ``(pages,)``."""
+
+    def between(self, begin: int, end: int) -> Values:
+        """Return the seconds that each page's misses of these rows save; shape ``(pages,)``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class KnownMissesSettings:
     """What a policy knows, and from which saving on it moves.
@@ -69,7 +80,7 @@ class KnownMisses:
     def __init__(
         self,
         machine: SimulatedMachine,
-        values: MissValues,
+        values: PageValues,
         settings: KnownMissesSettings,
         delay_s: float,
     ) -> None:
@@ -156,28 +167,29 @@ def bounds(
             for move_s in MOVES_S:
                 say(f"{name}, {horizon} ticks, {move_s * 1e6:g} µs per move")
                 known = KnownMissesSettings(name == EXACT_PAST, horizon, move_s)
-                run = _run(stream, preset, fast_pages, values, known, unsampled)
+                run = known_run(stream, preset, fast_pages, values, known, unsampled)
                 if best is None or run.runtime_s < best.run.runtime_s:
                     best = Bound(run, known)
         assert best is not None
         found[name] = best
     say("moving nothing")
     idle = KnownMissesSettings(past=True, horizon_ticks=0, move_s=1.0)
-    still = Bound(_run(stream, preset, fast_pages, values, idle, unsampled), None)
+    still = Bound(known_run(stream, preset, fast_pages, values, idle, unsampled), None)
     return {
         name: bound if bound.run.runtime_s < still.run.runtime_s else still
         for name, bound in found.items()
     }
 
 
-def _run(
+def known_run(
     stream: MissStream,
     preset: Preset,
     fast_pages: int,
-    values: MissValues,
+    values: PageValues,
     known: KnownMissesSettings,
     settings: SimulationSettings,
 ) -> Simulated:
+    """Run a program under ``KnownMisses``."""
     with SimulatedMachine(stream, preset, fast_pages, settings.cost) as machine:
         policy = KnownMisses(machine, values, known, settings.delay_s)
         return run_daemon(SimulatedDaemon(machine, policy, settings))

@@ -47,12 +47,18 @@ class RecordedStream:
 
 def recorded(name: str, folder: Path, say: Callable[[str], None]) -> RecordedStream:
     """Return a program's miss recording; records it in the emulated machine if it is missing."""
-    path = folder / "streams" / f"{name}-{program_digest(name)}.npz"
+    return recording_of(load_program(name), folder, say)
+
+
+def recording_of(program: SuiteProgram, folder: Path, say: Callable[[str], None]) -> RecordedStream:
+    """As ``recorded``, of a program that may be none of the suite's files."""
+    name = program.name
+    path = stream_path(program, folder)
     note = path.with_suffix(".json")
     path.parent.mkdir(parents=True, exist_ok=True)
     if not (path.exists() and note.exists()):
         say(f"{name}: recording its misses in the emulated machine")
-        command = prepare(load_program(name), folder / "inputs")
+        command = prepare(program, folder / "inputs")
         with guest(widest_core(load(RECORDED_ON)), command) as machine:
             run = run_in(machine, command, ALL_SLOW)
         run.recording.stream.write(path)
@@ -62,14 +68,25 @@ def recorded(name: str, folder: Path, say: Callable[[str], None]) -> RecordedStr
     )
 
 
+def stream_path(program: SuiteProgram, folder: Path) -> Path:
+    """Return where a program's miss recording is stored, whether it is there or not."""
+    return folder / "streams" / f"{program.name}-{digest_of(program)}.npz"
+
+
 def program_digest(name: str) -> str:
     """Return a digest of all that a program's stream depends on: itself, its inputs, the model.
 
     Descriptions, comments and docstrings do not count, so that rewording them invalidates no
     recording.
     """
-    program = load_program(name)
-    digest = hashlib.sha256(program.model_dump_json(exclude=_NOT_RECORDED).encode())
+    return digest_of(load_program(name))
+
+
+def digest_of(program: SuiteProgram) -> str:
+    """As ``program_digest``; the folder of the program's source does not count."""
+    source = None if program.compile is None else Path(program.compile).name
+    named = program.model_copy(update={"compile": source})
+    digest = hashlib.sha256(named.model_dump_json(exclude=_NOT_RECORDED).encode())
     for path in sorted([*source_files(program), *_TIMING.glob("*.[ch]")]):
         digest.update(f"{path.name}\0{code_of(path)}".encode())
     return digest.hexdigest()[:12]
