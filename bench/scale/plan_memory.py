@@ -77,7 +77,7 @@ def plans(heat: HeatTable) -> dict[str, Callable[[], Plan]]:
 
     def page_out() -> Plan:
         pages = heat.rows_to_evacuate(TOPOLOGY, nobody, slow, PAGEOUT_ROWS, longest_idle=True)
-        return idle_pages(pages, machine, 1.0, BUDGET_BYTES)
+        return idle_pages(pages, machine, np.ones(1), BUDGET_BYTES)
 
     def planned_by(name: str) -> Callable[[], Plan]:
         policy = registry.create(name)

@@ -4,7 +4,7 @@
     python -m bench.tensors.deep_learning [--publish]
 
 A transformer and a residual network in plain PyTorch, on a counted device
-(:mod:`bench.tensors.counted_device`): CPU tensors, whose bytes are counted, with modelled times.
+(:mod:`hmd.torch.counted_device`): CPU tensors, whose bytes are counted, with modelled times.
 Without a plan, with hmd's plan at parts of the memory, with every saved tensor on the host (the
 rule of ``torch.autograd.graph.save_on_cpu``), and with activation checkpointing of each layer.
 ``fast_share`` is the device's memory over what the plain step needs; for the last two, what they
@@ -32,11 +32,11 @@ from torch.utils.checkpoint import checkpoint
 
 import hmd.torch
 from bench.documents.markdown import commit, host
-from bench.tensors.counted_device import CountedDevice, Link
 from bench.tensors.training_steps.residual_network import Bottleneck, normalized
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import MemorySystem, PricingRules, Roofline, TensorTier, TierLink
 from hmd.tensors.trace import READ, WRITE, TensorKind, TensorTrace
+from hmd.torch.counted_device import CountedDevice, Link
 from hmd.torch.device import HostPool
 from hmd.torch.saved_tensors import SavedTensors
 from hmd.torch.schedule import DeviceMemoryError, RecordedStep, StepSchedule

@@ -9,7 +9,9 @@ it. Steps end when the optimizer's ``step`` returns.
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from hmd.base.errors import UsageError
 from hmd.base.quantities import parse_size
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_table
+from hmd.torch.counted_device import CountedDevice
 from hmd.torch.device import Device, FlashFile, HostMemoryError, HostPool
 from hmd.torch.saved_tensors import SavedTensors
 from hmd.torch.schedule import Key, Limits, RecordedStep, StepSchedule, plan_step
@@ -44,11 +47,12 @@ def fit(
     """Keep training within ``gpu`` bytes of device memory and ``host`` bytes of the host's.
 
     Losses and gradients stay what they are. ``flash`` is a folder for files, for what the host has
-    no room for. ``device`` is the accelerator unless given. ``report`` gets each plan; by default
-    it is printed. Without an optimizer, steps are those of the one that updates first.
-    Call it before the first step, in the thread that trains. Raises UsageError without an
-    accelerator, HostMemoryError where this machine has less than ``host``, and in a step where a
-    plan's needs exceed the limits.
+    no room for. ``device`` is the accelerator unless given; without one, training is
+    rehearsed on the CPU, with counted memory and modelled copies, and a line says so. ``report``
+    gets each plan; by default it is printed. Without an optimizer, steps are those of the one that
+    updates first.
+    Call it before the first step, in the thread that trains. Raises HostMemoryError where this
+    machine has less than ``host``, and in a step where a plan's needs exceed the limits.
     """
     budget, room = size_bytes("fit: gpu", gpu), size_bytes("fit: host", host)
     available = int(psutil.virtual_memory().available)
@@ -57,25 +61,30 @@ def fit(
             f"host={format_bytes(room)}, but this machine has {format_bytes(available)} available:"
             " give less, and flash=FOLDER for the rest"
         )
-    device = device or accelerator()
+    rehearsal: AbstractContextManager[object] = nullcontext()
+    if device is None:
+        device = training_device(budget)
+        if isinstance(device, CountedDevice):
+            rehearsal = device
     files = None if flash is None else FlashFile(Path(flash), device)
     flash_room = 0 if flash is None else shutil.disk_usage(flash).free
     limits = Limits(
         budget, room, flash_room, *device.rates(), device.flash_rate, device.chunk_bytes
     )
     saved = SavedTensors(device, HostPool(room, device.chunk_bytes, device.host_empty), files)
-    return FittedTraining(model, optimizer, saved, limits, report or print_schedule)
+    return FittedTraining(model, optimizer, saved, limits, report or print_schedule, rehearsal)
 
 
-def accelerator() -> Device:
-    """Return the accelerator of this machine; raises UsageError where there is none."""
+def training_device(capacity: int) -> Device:
+    """Return the accelerator, or without one a counted device of so many bytes."""
     found = torch.accelerator.current_accelerator(check_available=True)
-    if found is None:
-        raise UsageError(
-            "PyTorch finds no accelerator here; hmd.torch.advise says without one how"
-            " much memory a step needs"
-        )
-    return Device(found)
+    if found is not None:
+        return Device(found)
+    sys.stderr.write(
+        "hmd.torch: PyTorch finds no accelerator: a rehearsal on the CPU, where the bytes of a"
+        " device are counted, and times are those of a model\n"
+    )
+    return CountedDevice(capacity)
 
 
 def size_bytes(argument: str, size: Size) -> int:
@@ -99,6 +108,7 @@ class FittedTraining:
         saved: SavedTensors,
         limits: Limits,
         report: Callable[[StepSchedule], None],
+        rehearsal: AbstractContextManager[object],
     ) -> None:
         self.plans: dict[Key, StepSchedule] = {}
         """The plans of steps, by the first event of such a step."""
@@ -108,6 +118,8 @@ class FittedTraining:
         self._record = False
         self._hook = register_optimizer_step_post_hook(self._step_ended)
         self._is_open = True
+        self._rehearsal = rehearsal
+        self._rehearsal.__enter__()
         self._saved.__enter__()
         self._begin()
 
@@ -123,6 +135,7 @@ class FittedTraining:
             self._is_open = False
             self._hook.remove()
             self._saved.__exit__(None, None, None)
+            self._rehearsal.__exit__(None, None, None)
 
     @property
     def host_bytes(self) -> int:

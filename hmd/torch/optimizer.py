@@ -16,7 +16,7 @@ from torch.optim import LBFGS, Optimizer
 
 from hmd.base.errors import UsageError
 from hmd.torch.device import Device, HostPool
-from hmd.torch.fitting import Size, accelerator, size_bytes
+from hmd.torch.fitting import Size, size_bytes, training_device
 
 _UNLIMITED: Final = 1 << 60
 
@@ -43,7 +43,9 @@ def offloaded(
     if in_backward is None:
         distributed = torch.distributed
         in_backward = not (distributed.is_available() and distributed.is_initialized())
-    return OffloadedOptimizer(optimizer, size, in_backward, passes, device or accelerator())
+    return OffloadedOptimizer(
+        optimizer, size, in_backward, passes, device or training_device(_UNLIMITED)
+    )
 
 
 class _Bucket:

@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 import hmd.torch
-from bench.tensors.counted_device import CountedDevice, StreamRaceError
+from hmd.torch.counted_device import CountedDevice, StreamRaceError
 from hmd.torch.device import HostMemoryError, HostPool
 from hmd.torch.saved_tensors import SavedTensors
 from tests.unit.torch.training import (

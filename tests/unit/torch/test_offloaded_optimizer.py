@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import hmd.torch
-from bench.tensors.counted_device import CountedDevice
+from hmd.torch.counted_device import CountedDevice
 from tests.unit.torch.training import LINK, SLOW, Transformer, language_step
 
 Make = Callable[[Any], Any]

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 import hmd.torch
-from bench.tensors.counted_device import CountedDevice, Link
 from hmd.tensors.memory_system import Roofline
+from hmd.torch.counted_device import CountedDevice, Link
 from hmd.torch.device import HostPool
 from hmd.torch.saved_tensors import SavedTensors
 from hmd.torch.schedule import StepSchedule
