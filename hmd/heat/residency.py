@@ -110,7 +110,10 @@ class MoveResults:
         huge = moves.pages[rows] == CHUNK_PAGES
         present = columns.node[slot[huge]] != ABSENT
         columns.node[slot[huge]] = np.where(present, code[huge, None], ABSENT)
-        columns.node[slot[~huge], page[~huge]] = code[~huge]
+        # A page that the table lacks, as a policy from elsewhere may plan, is not added: the
+        # resident pages of a chunk are counted where it is swept.
+        base = slot[~huge], page[~huge]
+        columns.node[base] = np.where(columns.node[base] != ABSENT, code[~huge], ABSENT)
         columns.wear[slot, page] = _add_wear(columns.wear[slot, page], moved)
 
     def _record_coarse(self, chunks: Chunks, rows: Rows, chunk: Int32s) -> None:

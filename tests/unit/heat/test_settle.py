@@ -74,6 +74,18 @@ def test_settle_stuck_pages_fixed_until_next_sweep() -> None:
     assert table.resident_pages(2)[1].sum() == 0
 
 
+def test_settle_page_that_the_table_lacks_is_not_added() -> None:
+    """A view has room for the resident pages of each chunk, and kernels check no bounds."""
+    table = table_of()
+    nodes = np.full((1, CHUNK_PAGES), 1, np.int8)
+    nodes[0, 100:] = ABSENT
+    table.record_nodes(0, np.zeros(1, np.uint64), nodes)
+    settle(table, plan_of([7 * PAGE_BYTES, 200 * PAGE_BYTES]), [0, 0])
+    assert np.count_nonzero(table.chunks.columns.node[0] != ABSENT) == 100
+    assert table.chunks.columns.resident[0] == 100
+    assert table.resident_pages(2)[0][0].tolist() == [1, 99 + CHUNK_PAGES]
+
+
 def test_settle_unknown_node_requests_sweep() -> None:
     table = table_of()
     table.update(AccessBatch.empty())
