@@ -21,6 +21,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -93,12 +95,20 @@ def write_compile_commands() -> None:
     (ROOT / "compile_commands.json").write_text(json.dumps(commands, indent=1) + "\n")
 
 
-def write_revision() -> None:
-    """Write hmd/REVISION, the commit; without git it stays that of the source distribution."""
+@contextmanager
+def revision() -> Iterator[None]:
+    """Have hmd/REVISION, the commit, during a build; a source distribution has its own."""
     command = ["git", "-c", "safe.directory=*", "describe", "--always", "--dirty", "--abbrev=40"]
-    if (ROOT / ".git").exists():
-        with (ROOT / "hmd/REVISION").open("w") as file:
-            subprocess.run([*command, "--exclude=*"], cwd=ROOT, stdout=file, check=False)
+    if not (ROOT / ".git").exists():
+        yield
+        return
+    path = ROOT / "hmd/REVISION"
+    with path.open("w") as file:
+        subprocess.run([*command, "--exclude=*"], cwd=ROOT, stdout=file, check=False)
+    try:
+        yield
+    finally:
+        path.unlink()
 
 
 def write_documents() -> None:
@@ -112,9 +122,9 @@ def write_documents() -> None:
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):  # type: ignore[no-untyped-def]
     """PEP 517 build_wheel."""
     write_sources()
-    write_revision()
     write_documents()
-    return _setuptools.build_wheel(wheel_directory, config_settings, metadata_directory)
+    with revision():
+        return _setuptools.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):  # type: ignore[no-untyped-def]
@@ -126,8 +136,8 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 def build_sdist(sdist_directory, config_settings=None):  # type: ignore[no-untyped-def]
     """PEP 517 build_sdist."""
     write_sources()
-    write_revision()
-    return _setuptools.build_sdist(sdist_directory, config_settings)
+    with revision():
+        return _setuptools.build_sdist(sdist_directory, config_settings)
 
 
 if __name__ == "__main__":

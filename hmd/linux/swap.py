@@ -109,7 +109,8 @@ def far_memory_findings(proc: Path = PROC, sysfs: Path = SYSFS) -> tuple[Diagnos
     generations = int(read_text(sysfs / "kernel/mm/lru_gen/enabled") or "0", 16) & 1
     return (
         _swap(areas),
-        *(_module(name, proc, sysfs) for name in _CONFIG),
+        _module("zram", proc, sysfs),
+        _module("nbd", proc, sysfs),
         _nvme(proc, sysfs),
         _zswap(areas, sysfs),
         Diagnostic("multi-generational LRU", Severity.OK, "on" if generations else "off"),
@@ -173,7 +174,8 @@ def use_of(device: str, proc: Path = PROC, sysfs: Path = SYSFS) -> str:
 
 
 def _zswap(areas: Sequence[SwapArea], sysfs: Path) -> Diagnostic:
-    name, folder = "zswap", sysfs / "module/zswap/parameters"
+    name = "zswap"
+    folder = sysfs / "module/zswap/parameters"
     if (read_text(folder / "enabled") or "N") not in ("Y", "1"):
         return Diagnostic(name, Severity.OK, "off")
     state = f"on, up to {read_int(folder / 'max_pool_percent')}% of memory"
@@ -191,19 +193,18 @@ def _nbd(areas: Sequence[SwapArea], proc: Path, sysfs: Path) -> Iterator[Diagnos
     for area in areas:
         queues = len(list((sysfs / "class/block" / disk_of(area.device)).glob("mq/*")))
         if 0 < queues < cpus:
-            state = f"{queues}, with {cpus} CPUs"
+            state = f"{queues} of {area.path}, with {cpus} CPUs"
             why = "CPUs that share a connection wait for each other"
             action = f"connect {area.path} once per CPU (nbd-client -C {cpus})"
-            name = f"connections of {area.path}"
-            yield Diagnostic(name, Severity.WARN, state, why, action)
+            yield Diagnostic("nbd connections", Severity.WARN, state, why, action)
     for entry in sorted(proc.iterdir()) if areas else ():
         stat = read_stat(int(entry.name), proc) if entry.name.isdigit() else None
         name = stat.name.decode("utf-8", "replace") if stat else ""
         if stat and name in _NBD_SERVERS and not stat.flags & _PF_MEMALLOC_NOIO:
             yield Diagnostic(
-                f"{name} (pid {stat.pid})",
+                "nbd server",
                 Severity.WARN,
-                "without PR_SET_IO_FLUSHER",
+                f"{name} (pid {stat.pid}) is without PR_SET_IO_FLUSHER",
                 "swap whose server runs on the same machine hangs once the server needs memory",
                 "use a server that sets it (prctl(2)), or one on another machine",
             )
@@ -215,5 +216,5 @@ def _memory_devices(sysfs: Path) -> Iterator[Diagnostic]:
         driver = (device / "driver").resolve().name if (device / "driver").exists() else "none"
         if driver != "kmem" and (size_bytes := read_int(device / "size")):
             node = f"daxctl reconfigure-device --mode=system-ram {device.name} makes it one"
-            state = f"{format_mib(size_bytes)}, not a memory node: {node}"
-            yield Diagnostic(device.name, Severity.OK, state)
+            state = f"{device.name}, {format_mib(size_bytes)}, not a memory node: {node}"
+            yield Diagnostic("DAX device", Severity.OK, state)

@@ -96,12 +96,12 @@ def test_doctor_engines_and_what_makes_them_slow_or_hang(tree: Tree) -> None:
     assert found["swap"].level == Severity.WARN
     assert "swapoff /dev/zd16" in found["swap"].action
     assert found["zswap"].level == Severity.WARN
-    assert found["connections of /dev/nbd0"].state == "1, with 4 CPUs"
-    assert found["nbd-server (pid 77)"].state == "without PR_SET_IO_FLUSHER"
+    assert found["nbd connections"].state == "1 of /dev/nbd0, with 4 CPUs"
+    assert found["nbd server"].state == "nbd-server (pid 77) is without PR_SET_IO_FLUSHER"
     assert found["multi-generational LRU"].state == "on"
-    assert "65536 MiB, not a memory node" in found["dax0.0"].state
+    assert "dax0.0, 65536 MiB, not a memory node" in found["DAX device"].state
     tree.write("proc/77/stat", SERVER.format(flags=0x480000))
-    assert "nbd-server (pid 77)" not in tree.findings()
+    assert "nbd server" not in tree.findings()
 
 
 def test_doctor_names_disks_and_their_use(tree: Tree) -> None:

@@ -108,7 +108,7 @@ def test_shared_memory_snapshot_is_consistent(
     while writer.is_alive():
         found = shared.memory.counters(0)
         words = {found.instructions, found.busy_ps, found.host_ns, found.behind_ns}
-        words |= {word for node in found.nodes for word in asdict(node).values()}
+        words |= {word for node in found.nodes for word in node}
         assert len(words) == 1
     writer.join()
     assert shared.memory.counters(0).stores == 2_000_000
