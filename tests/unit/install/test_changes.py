@@ -205,7 +205,7 @@ def test_enable_without_terminal_exits_usage_and_changes_nothing(tmp_path: Path)
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     hmd = [sys.executable, "-m", "hmd"]
     done = subprocess.run(
-        [*hmd, "enable", "--sampler", "pmu", "--root", str(tmp_path)],
+        [*hmd, "enable", "--sampler", "pmu", "--accept-writable", "--root", str(tmp_path)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -161,7 +161,7 @@ def test_huge_pages_of_real_block_found(huge_block: Any) -> None:
     first = huge_block.ctypes.data
     found = huge_pages_in(os.getpid(), [(first, first + (16 << 20))])
     mine = found[(found >= first) & (found < first + (16 << 20))]
-    if huge_source() is not HugeSource.SMAPS:
+    if os.access("/proc/kpageflags", os.R_OK):  # root alone; smaps knows whole mappings only
         assert len(mine) >= 2
     assert (mine < first + (8 << 20)).all()
 
