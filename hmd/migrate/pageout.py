@@ -46,8 +46,9 @@ STOPPED: Final = "a call of process_madvise(2) does not return: swap does not an
 _LOOKED_AT: Final = 2048
 """Rows that are out and are looked at per tick, of all processes: 0.4 ms."""
 _LOOKED_LEAST: Final = 8
-_MAX_ROWS: Final = 1 << 18
-"""Rows of a process that are remembered: 5 MiB of memory."""
+"""Rows looked at of a process: of more than 256 processes, some wait for the next tick."""
+_MAX_ROWS: Final = 1 << 20
+"""Rows that are remembered, of all processes: 20 MiB of memory."""
 _RUN: Final = 3
 """Neighbours among the rows looked at whose return in one tick shows a sequence."""
 _AHEAD: Final = 2
@@ -138,6 +139,7 @@ class Pageout:
         self._backoff = RetryBackoff(_BACKOFF)
         self._held_until_s: dict[ProcessId, float] = {}
         self._out: dict[ProcessId, _OutPages] = {}
+        self._room, self._looked_last = _MAX_ROWS, 0
         self._calling: threading.Thread | None = None
 
     @property
@@ -150,8 +152,9 @@ class Pageout:
 
         Forgets all processes that are not among ``processes``.
         """
+        present = set(processes)
         for table in (self._held_until_s, self._out):
-            for gone in table.keys() - set(processes):
+            for gone in table.keys() - present:
                 del table[gone]
         until = [self._held_until_s.get(process, 0.0) for process in processes]
         return np.array(until) > now_s
@@ -181,6 +184,7 @@ class Pageout:
             return PageoutOutcome(tried, node, 0)
 
         def send() -> None:
+            self._room = _MAX_ROWS - sum(len(out.address) for out in self._out.values())
             for slot in np.unique(plan.process[chosen]).tolist():
                 rows = chosen[plan.process[chosen] == slot]
                 rows = rows[np.argsort(plan.address[rows])]
@@ -190,6 +194,7 @@ class Pageout:
                     if self._clock() >= end_s or not self._send(plan, rows[part], node, now_s):
                         break
                     tried[rows[part]] = True
+                self._remember(plan, rows[tried[rows] & (node[rows] < 0)])
 
         if len(chosen):
             self._call(send)
@@ -228,9 +233,13 @@ class Pageout:
 
         def read() -> None:
             count = max(_LOOKED_AT // len(self._out), _LOOKED_LEAST)
-            for slot, process in enumerate(processes):
-                out = self._out.get(process)
-                if out is None or not len(out.address):
+            slots = [slot for slot, process in enumerate(processes) if process in self._out]
+            first = self._looked_last % max(len(slots), 1)
+            slots = (slots[first:] + slots[:first])[: _LOOKED_AT // _LOOKED_LEAST]
+            self._looked_last = first + len(slots)
+            for slot in slots:
+                process, out = processes[slot], self._out[processes[slot]]
+                if not len(out.address):
                     continue
                 looked = out.next_rows(count)
                 rows = out.expect(looked, self._query_nodes(process.pid, out.address[looked]) >= 0)
@@ -271,10 +280,15 @@ class Pageout:
             self._backoff.add(process, plan.address[rows], now_s)
             return False
         node[rows] = self._query_nodes(process.pid, plan.address[rows])
-        kept, out = rows[node[rows] >= 0], rows[node[rows] < 0]
-        self._backoff.add(process, plan.address[kept], now_s)
-        self._out.setdefault(process, _OutPages()).add(plan.address[out], plan.pages[out])
+        self._backoff.add(process, plan.address[rows[node[rows] >= 0]], now_s)
         return True
+
+    def _remember(self, plan: Plan, rows: npt.NDArray[np.intp]) -> None:
+        """Remember rows of one process that are out, as far as there is room."""
+        rows = rows[: max(self._room, 0)]
+        if len(rows):
+            out = self._out.setdefault(plan.processes[int(plan.process[rows[0]])], _OutPages())
+            self._room -= out.add(plan.address[rows], plan.pages[rows])
 
 
 class _OutPages:
@@ -290,13 +304,14 @@ class _OutPages:
         self.tick = 0
         self._used = self._judged = 0.0
 
-    def add(self, address: npt.NDArray[np.uint64], pages: npt.NDArray[np.uint32]) -> None:
-        """Add rows that went out; beyond ``_MAX_ROWS`` they are forgotten."""
-        merged, first = np.unique(np.concatenate([address, self.address]), return_index=True)
-        self.address, first = merged[:_MAX_ROWS], first[:_MAX_ROWS]
+    def add(self, address: npt.NDArray[np.uint64], pages: npt.NDArray[np.uint32]) -> int:
+        """Add rows that went out; return how many are new."""
+        known = len(self.address)
+        self.address, first = np.unique(np.concatenate([address, self.address]), return_index=True)
         self.pages = np.concatenate([pages, self.pages])[first]
         never = np.zeros(len(address), np.int64)
         self.asked_tick = np.concatenate([never, self.asked_tick])[first]
+        return len(self.address) - known
 
     def next_rows(self, count: int) -> Rows:
         """Return rows to look at in this tick, evenly distributed; others in the next one."""

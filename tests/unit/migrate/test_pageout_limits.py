@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import pytest
 
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.procfs import ProcessId
+from hmd.migrate import pageout as pageout_module
 from hmd.migrate.pageout import HOLD_S, STOPPED, FarLimits, Pageout, PageoutSettings
 from hmd.policy.plan import Plan
 from hmd.policy.planning import OUT
@@ -187,6 +188,42 @@ def test_reading_ahead_pauses_while_what_it_reads_is_not_used(memory: Memory) ->
     memory.present[1000:1010] = True
     pageout.bring_back(limits(), (PROCESS,))
     assert len(memory.read) == 600
+
+
+def test_rows_of_all_processes_that_are_out_share_one_bound(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pageout_module, "_MAX_ROWS", PAGES + 10)
+    pageout = memory.pageout()
+    other = ProcessId(PROCESS.pid + 1, 1)
+    for process in (PROCESS, other):
+        memory.present[:] = True
+        sent = pageout.apply(replace(all_pages(), processes=(process,)), MUCH, 0.0, limits())
+        assert sent.out_bytes == PAGES * PAGE_BYTES
+    assert pageout.out_bytes == (PAGES + 10) * PAGE_BYTES
+    assert pageout.held((PROCESS,), 1.0).tolist() == [False]
+    assert pageout.out_bytes == PAGES * PAGE_BYTES
+
+
+def test_many_processes_are_looked_at_in_turn(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pageout_module, "_LOOKED_AT", 2 * pageout_module._LOOKED_LEAST)
+    processes = tuple(ProcessId(pid, 1) for pid in range(100, 105))
+    looked: list[int] = []
+
+    def query(pid: int, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
+        looked.append(pid)
+        return np.full(len(address), -1, np.int16)
+
+    pageout = Pageout(page_out=lambda *_: 0, query_nodes=query)
+    for process in processes:
+        pageout.apply(replace(all_pages(), processes=(process,)), MUCH, 0.0)
+    looked.clear()
+    for _ in range(5):
+        pageout.bring_back(FarLimits.alike(len(processes), 1.0), processes)
+    assert len(looked) == 10
+    assert sorted(looked) == sorted([process.pid for process in processes] * 2)
 
 
 def test_processes_that_are_gone_are_forgotten(memory: Memory) -> None:
