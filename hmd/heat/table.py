@@ -124,8 +124,9 @@ class HeatTable:
     def track_processes(self, processes: Sequence[ProcessId]) -> None:
         """Track these processes from now on; heat of processes that stay tracked is kept.
 
-        Rows of later batches index ``processes``. All have equal priority, and stores the weight of
-        loads, until :meth:`set_process_weights` is called.
+        A batch of samples names a process by its position in ``processes``. Until
+        :meth:`set_process_weights` is called, all processes have the same priority, and a store
+        weighs as much as a load.
         """
         if tuple(processes) == self.processes:
             return

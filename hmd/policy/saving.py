@@ -74,9 +74,10 @@ class ValueColumns(NamedTuple):
 class PageValues(NamedTuple):
     """The movable rows of a view; shape ``(n,)``.
 
-    Each base page of a ``row`` saves ``saving_low`` to ``saving_high`` per ns of latency, the ends
-    of what samples allow; all of them ``served`` at most. A move costs ``cost`` ns. Rows with
-    ``enough_samples`` may be promoted.
+    ``row`` is the row's index in the view. ``saving_low`` and ``saving_high`` are the ends of the
+    interval that the samples leave for the stall time, in ns, which one base page of the row saves
+    per ns of latency; ``served`` is ``saving_high`` of all its pages. A move costs ``cost`` ns.
+    Rows with ``enough_samples`` may be promoted.
     """
 
     row: Int64s
@@ -194,7 +195,8 @@ def _falling_rows(value: Values) -> Rows:
 class SavingsLedger:
     """The movable pages, shape ``(n,)``, and the tier on which each is ``wanted`` so far.
 
-    ``value`` is what a page saves there per nanosecond of latency, until its heat ends.
+    ``value`` is the stall time, in ns, that a page on that tier saves per nanosecond of latency,
+    from now until its heat ends.
     """
 
     def __init__(self, pages: PageView, rate: Rates, terms: MoveTerms, seconds: Values) -> None:
