@@ -178,7 +178,7 @@ class MetricsFile:
     def close(self) -> None:
         """Stop writing and remove the file, since values of a daemon that is gone would stay."""
         self._closing.set()
-        self._thread.join(FILE_PERIOD_S)
+        self._thread.join(2.0)  # longer where the file system does not answer
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
