@@ -224,8 +224,10 @@ def _exe_check(pattern: str) -> Callable[[str], bool]:
         names = started_names(folder, path)
         if name == pattern:
             return any(map(matches, names))
-        # Names are anyone's choice, and a path is not: the link must lead to what runs.
-        return name in names and os.path.realpath(pattern) == path
+        # Names are anyone's choice, and a path is not: the link, or a folder's as /bin is, must
+        # lead to what runs.
+        started = name in names or name == path.rpartition("/")[2]
+        return started and os.path.realpath(pattern) == path
 
     return check
 

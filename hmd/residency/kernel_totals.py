@@ -49,9 +49,9 @@ class ResidentTotals:
 
     @property
     def known_share(self) -> float:
-        """The share of all pages that is known."""
+        """The share of all pages that is known; 1 where there are none."""
         sums = self.pages.sum(axis=1)
-        return float((sums * self.known).sum() / max(sums.sum(), 1))
+        return float((sums * self.known).sum() / sums.sum()) if sums.any() else 1.0
 
 
 class KernelTotals:

@@ -41,6 +41,17 @@ def test_name_longer_than_the_kernels_taken_from_first_argument(proc: FakeProc) 
     assert pids(proc, exe="--quick") == []
 
 
+def test_path_through_a_linked_folder_selects_the_program(proc: FakeProc, tmp_path: Path) -> None:
+    """As /bin/bash does, where /bin is a link to usr/bin."""
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "bin").symlink_to("usr/bin")
+    program = tmp_path / "usr/bin/bash"
+    program.touch()
+    proc.add(10, exe=str(program), name="bash")
+    assert pids(proc, exe=str(tmp_path / "bin/bash")) == [10]
+    assert pids(proc, exe="/opt/bin/bash") == []
+
+
 def test_path_of_a_link_selects_what_was_started_by_its_name(
     proc: FakeProc, tmp_path: Path
 ) -> None:

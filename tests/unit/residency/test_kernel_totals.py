@@ -177,3 +177,8 @@ def test_refused_query_does_not_say_that_there_are_no_pages(number: int) -> None
     assert not sweep.refusals
     assert not sweep.unswept
     assert int(table.resident_pages(4)[0][0, 1]) == 512
+
+
+def test_nothing_is_left_to_learn_where_there_are_no_processes() -> None:
+    none = ResidentTotals(np.zeros((0, 2), np.int64), np.zeros(0))
+    assert none.known_share == 1.0
