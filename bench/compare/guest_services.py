@@ -149,11 +149,14 @@ PACE = Pace(0.25)
 
 
 def configuration(
-    policy: str, pace: Pace = PACE, settings: Mapping[str, Any] = NO_SETTINGS
+    policy: str,
+    pace: Pace = PACE,
+    settings: Mapping[str, Any] = NO_SETTINGS,
+    metrics: str = "off",
 ) -> dict[str, Any]:
     """Return the daemon's configuration for a policy; ConfigError for an unknown name.
 
-    ``settings`` are those of the policy that differ from its defaults.
+    ``settings`` are those of the policy that differ from its defaults, ``metrics`` an address.
     """
     return {
         "tick": f"{pace.tick_s}s",
@@ -162,7 +165,7 @@ def configuration(
         "sample": {"sampler": "emulated"} | _sampling(pace),
         "decide": {"policy": policy} | _policy_settings(policy, settings),
         "migrate": {"rate": "10GiB/s"} | CACHE,
-        "observe": {"metrics": "off", "socket": SOCKET},
+        "observe": {"metrics": metrics, "socket": SOCKET},
     }
 
 
@@ -284,10 +287,12 @@ class GuestDaemon:
 
 
 @contextmanager
-def running_daemon(stage: Testbed, policy: str, pace: Pace = PACE) -> Iterator[GuestDaemon]:
+def running_daemon(
+    stage: Testbed, policy: str, pace: Pace = PACE, *, metrics: str = "off"
+) -> Iterator[GuestDaemon]:
     """Run ``hmd run`` on the service CPU; HmdError where it does not start."""
     config, log = stage.folder / "hmd.yaml", stage.folder / "hmd.log"
-    config.write_text(json.dumps(configuration(policy, pace)))  # JSON is YAML
+    config.write_text(json.dumps(configuration(policy, pace, metrics=metrics)))  # JSON is YAML
     stage.sh(f"mkdir -p {Path(SOCKET).parent}")
     command = [sys.executable, "-m", "hmd", "run", "--preload", "--config", str(config)]
     with log.open("wb", buffering=0) as stream:

@@ -1,49 +1,42 @@
 # SPDX-License-Identifier: MIT
-"""The plot of the Grafana dashboard from a real Prometheus: docs/images/dashboard.png.
+"""The picture of the Grafana dashboard from a real Prometheus: docs/images/dashboard.png.
 
-    python -m bench.monitoring.dashboard TRACE [SECONDS]   a recorded program's misses (300 s)
+    python -m bench.monitoring.dashboard [PROGRAM] [RUNS]   a program of the suite (drift, 4 runs)
 
-TRACE is a miss recording, by `hmd simulate --record` or of the suite (build/suite/streams). The
-daemon's heat, policy and mover run on it in modelled time, with a quarter of its memory fast. Each
-tick of 10 modelled ms is passed to an observer, one per second, and Prometheus scrapes the metrics.
-The memory that it shows is that of this process, with the recording. Needs the extra plot.
-
-The dashboard's panels in Grafana's arrangement, drawn from the answers of a Prometheus.
+The program runs a few times in the emulated machine, with a third of its memory fast, next to the
+daemon, whose metrics a Prometheus on this host gets every second. The picture has the rows ``ROWS``
+in Grafana's arrangement, drawn from that server's answers. Seconds are those of the guest's clock.
+Needs the extra plot.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bench.monitoring.prometheus import DashboardPanel, Prometheus, Series, panels
-from hmd.emulate.preset import load
-from hmd.emulate.recordings.misses import MissStream
-from hmd.metrics.demand import measure_demand
-from hmd.metrics.exporter import MetricsServer
-from hmd.metrics.observer import (
-    ObservedConfig,
-    Observer,
-    ResidencyCounts,
-    heat_pages,
-    resident_pages,
+from bench.compare.comparison_case import (
+    ComparisonCase,
+    compared_digest,
+    compared_program,
+    run_trial,
 )
-from hmd.metrics.status import Stage, TickWatch
-from hmd.policy.builtin.benefit import Benefit
-from hmd.sample.access_batch import AccessBatch
-from hmd.sample.periods import RecordTime
-from hmd.sample.sampler import CAPABILITIES, SamplerStats
-from hmd.simulate.machine import SimulatedMachine
-from hmd.simulate.pmu import PmuSettings, SimulatedPmu
-from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings
+from bench.compare.guest_services import Pace, running_daemon
+from bench.compare.policies import FOLDER
+from bench.compare.systems import FIRST
+from bench.compare.testbed import FIRST_TOUCH, Testbed, footprint_bytes, stage
+from bench.monitoring.prometheus import DashboardPanel, Prometheus, Series, panels
+from bench.suite.inputs import prepare
+from hmd.emulate.demo.measure import service
+from hmd.emulate.vm.images import warm_kernels
 
 COLUMNS, WIDTH_IN, ROW_IN = 24, 22.0, 0.36
 POINTS = 240
@@ -60,10 +53,10 @@ SCALES = {
 _SHORT = 5
 """Characters of a unit that the ticks of an axis have room for; longer ones are in the title."""
 
+ROWS = ("Overview", "Tiers", "Targets", "Decisions and moves", "Sampling", "Cost of hmd")
+RATIO = "1:2"
+PACE = Pace(1.0)
 ADDRESS = "127.0.0.1:9744"
-TICK_S = 1.0
-DEMAND_TICKS = 10
-FAST_SHARE = 0.25
 RATE_INTERVAL = "8s"
 
 
@@ -77,9 +70,8 @@ def draw(
     import matplotlib.pyplot as plt
     from PIL import Image
 
-    found = panels(rate_interval=rate_interval)
-    places = [panel.raw["gridPos"] for panel in found]
-    height = max(place["y"] + place["h"] for place in places)
+    found = _arranged(rate_interval)
+    height = max(panel.raw["gridPos"]["y"] + panel.raw["gridPos"]["h"] for panel in found)
     figure = plt.figure(figsize=(WIDTH_IN, height * ROW_IN), facecolor="#f4f5f5")
     step_s = max(1.0, (end_s - begin_s) / POINTS)
     named = set()
@@ -99,6 +91,20 @@ def draw(
     plt.close(figure)
     with Image.open(path) as image:
         image.quantize(COLOURS).save(path, optimize=True)
+
+
+def _arranged(rate_interval: str) -> list[DashboardPanel]:
+    """Return the panels of ``ROWS``, with each row below the one before."""
+    found, top = [], 1
+    for row in ROWS:
+        of_row = [panel for panel in panels(rate_interval=rate_interval) if panel.row == row]
+        places = [panel.raw["gridPos"] for panel in of_row]
+        moved = top - min(place["y"] for place in places)
+        for place in places:
+            place["y"] += moved
+        top = 1 + max(place["y"] + place["h"] for place in places)
+        found += of_row
+    return found
 
 
 def _box(place: Mapping[str, int], height: int, kind: str) -> tuple[float, float, float, float]:
@@ -225,110 +231,58 @@ def _scale(unit: str, most: float) -> tuple[float, str]:
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs/images/dashboard.png"
 
-
-class SampledProgram:
-    """The PMU of a simulated machine, with the interface of the daemon's samplers."""
-
-    name, detail = "simulated", "misses"
-    capabilities = CAPABILITIES["emulated"]
-    pair_period, outside_cpu_s, record_time = None, 0.0, RecordTime()
-
-    def __init__(self, machine: SimulatedMachine, sampling: PmuSettings) -> None:
-        self._pmu = SimulatedPmu(machine, sampling)
-        self.period = sampling.period
-        self.periods: tuple[int, ...] = (self.period,)
-        self.stats = SamplerStats()
-
-    def read(self) -> AccessBatch:
-        """Return the samples since the last read."""
-        batch = self._pmu.read()
-        self.stats.samples += len(batch)
-        self.stats.wakeups += bool(len(batch))
-        return batch
-
-    def set_period(self, period: int) -> int:
-        """Ignore the request: the period is fixed."""
-        return self.period
-
-    def track(self, processes: object) -> None:
-        """Ignore the request: there is one program."""
-
-    def close(self) -> None:
-        """Free nothing."""
+_COPY = f"""
+while sleep 1; do
+    curl --silent --fail http://{ADDRESS}/metrics > "$1.new" && mv "$1.new" "$1"
+done"""
 
 
-class ObservedSimulation:
-    """The daemon over a simulated machine, and an observer that publishes its ticks."""
-
-    def __init__(self, machine: SimulatedMachine, name: str) -> None:
-        self.machine = machine
-        self.daemon = SimulatedDaemon(machine, Benefit(), SimulationSettings())
-        sampler = SampledProgram(machine, self.daemon.settings.sampling)
-        inputs = self.daemon.inputs
-        self.daemon.inputs = replace(
-            inputs,
-            machine=replace(inputs.machine, sampler=sampler),
-            tracked=replace(inputs.tracked, targets=(name,)),
-        )
-        setting = ObservedConfig(
-            "dashboard", False, TICK_S, 0.01, 0.01, self.daemon.state.policy.name, (name,)
-        )
-        self.observer = Observer(setting, machine.topology, sampler)
-
-    def tick(self) -> None:
-        """Run the program for a tick, then the daemon's stages."""
-        timer, tick = self.daemon.timer, self.daemon.tick()
-        heat, topology = self.daemon.state.heat, self.machine.topology
-        if self.observer.latest.ticks % DEMAND_TICKS == 0:
-            shares = {each.name: each.fast_share for each in self.observer.latest.targets}
-            self.observer.demand = measure_demand(
-                heat, topology, tick.targets, np.ones(len(tick.targets)), shares
-            )
-        timer.run(Stage.OBSERVE, lambda: self.observer.observe(tick, self._places()), None)
-        self.observer.record_observe_time(
-            timer.seconds[Stage.OBSERVE], Stage.OBSERVE in timer.failed
-        )
-
-    def _places(self) -> ResidencyCounts:
-        heat, topology = self.daemon.state.heat, self.machine.topology
-        return ResidencyCounts(
-            resident_pages(heat, topology), heat_pages(heat, topology), heat.stats
-        )
+@contextlib.contextmanager
+def served(ready: Testbed) -> Iterator[str]:
+    """Serve the guest's metrics on this host, a copy of each second; yields the address."""
+    copy = ready.folder / "metrics"
+    copy.unlink(missing_ok=True)
+    said = bytearray()
+    words = service(["sh", "-c", _COPY, "sh", str(copy)])
+    job = ready.machine.start(words, stdout=said.extend, stderr=said.extend)
+    handler = partial(_QuietHandler, directory=str(ready.folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            while not copy.exists():
+                time.sleep(0.2)
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            job.kill()
 
 
-def main(trace: Path, seconds: float) -> None:
-    """Run the simulation, scrape its metrics, draw the panels."""
-    stream, preset = MissStream.read(trace), load("dram-pm")
-    name = trace.stem.split("-")[0]
-    fast_pages = int(stream.user_pages * FAST_SHARE)
+class _QuietHandler(SimpleHTTPRequestHandler):
+    extensions_map: dict[str, str] = {"": "text/plain; version=0.0.4"}  # noqa: RUF012
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+def main(name: str = "drift", *, runs: int) -> None:
+    """Run the program next to the daemon, scrape the metrics, draw the panels."""
+    warm_kernels()
+    make = partial(prepare, compared_program(name), FOLDER.parent / "suite/inputs")
+    footprint = footprint_bytes(name, compared_digest(name), make, FOLDER)
+    command, fast_bytes = make(), ComparisonCase(name, RATIO, FIRST.name).fast_bytes(footprint)
     with (
-        SimulatedMachine(stream, preset, fast_pages) as machine,
+        stage([command], FOLDER / "share") as ready,
+        running_daemon(ready, "benefit", PACE, metrics=ADDRESS) as daemon,
+        served(ready) as address,
         tempfile.TemporaryDirectory() as folder,
+        Prometheus(Path(folder), {"hmd": address}) as prometheus,
     ):
-        daemon = ObservedSimulation(machine, name)
-        server = MetricsServer(ADDRESS, lambda: daemon.observer.latest, TickWatch().health)
-        with Prometheus(Path(folder), {"hmd": ADDRESS}) as prometheus:
-            begun_s = time.time()
-            ticks = run(daemon, begun_s + seconds)
-            # The last tick is shorter: the program ended in it.
-            draw(prometheus, begun_s + 3, time.time() - 2 * TICK_S, RATE_INTERVAL, PICTURE)
-        server.close()
-        state = "its end" if machine.done else f"{100 * machine.row / len(stream):.0f} % of it"
-        print(f"{name}: {ticks} ticks to {state}, {machine.program_s:.3f} s of it; {PICTURE}")
-
-
-def run(daemon: ObservedSimulation, end_s: float) -> int:
-    """Run a tick per ``TICK_S`` until a time or the program's end; returns the number of ticks."""
-    ticks, due_s = 0, time.time()
-    while not daemon.machine.done and due_s < end_s:
-        daemon.tick()
-        ticks += 1
-        due_s = max(due_s + TICK_S, time.time())
-        time.sleep(max(0.0, due_s - time.time()))
-    return ticks
+        begun_s = time.time()
+        for _ in range(runs):
+            run_trial(ready, command, FIRST_TOUCH, fast_bytes, service=daemon.moving())
+        draw(prometheus, begun_s + 3, time.time() - 2, RATE_INTERVAL, PICTURE)
+    print(f"{name}, {runs} runs in {time.time() - begun_s:.0f} s: {PICTURE}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("name a TRACE: python -m bench.monitoring.dashboard TRACE [SECONDS]")
-    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 300.0)
+    main(*sys.argv[1:2], runs=int(sys.argv[2]) if len(sys.argv) > 2 else 4)

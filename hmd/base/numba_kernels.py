@@ -95,7 +95,6 @@ Uint8Plane: TypeAlias = Annotated[npt.NDArray[np.uint8], _PLANE]
 Float32Plane: TypeAlias = Annotated[npt.NDArray[np.float32], _PLANE]
 Float64Plane: TypeAlias = Annotated[npt.NDArray[np.float64], _PLANE]
 Int32Cube: TypeAlias = Annotated[npt.NDArray[np.int32], Layout(3)]
-Float64Cube: TypeAlias = Annotated[npt.NDArray[np.float64], Layout(3)]
 # Arrays of one dimension and any stride, which are only read. They do not fit into a bundle:
 # numba converts arrays in plain tuples only.
 Int32View: TypeAlias = Annotated[npt.NDArray[np.int32], _VIEW]

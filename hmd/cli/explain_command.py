@@ -11,7 +11,7 @@ from hmd.base.errors import TargetError, UsageError
 from hmd.cli.admin_request import selected_processes
 from hmd.cli.arguments import add_options, duration
 from hmd.cli.output import format_bytes, format_latency, format_share, print_json, print_table
-from hmd.control.client import send_admin_request
+from hmd.control.client import ADMIN_TIMEOUT_S, ask, send_admin_request
 
 DESCRIPTION = """\
 Show why pages are on their tier: heat, price, competitors, what the policy predicts, past moves.
@@ -72,7 +72,7 @@ def _run_slow(args: argparse.Namespace) -> None:
     from hmd.cli.report_command import print_events
 
     asked = {"target": args.subject, "since_s": args.since, "before_s": args.before}
-    found = send_admin_request(args.socket, "report", asked)
+    found = ask(args.socket, "report", asked, timeout_s=ADMIN_TIMEOUT_S)
     if args.json:
         print_json(found)
         return

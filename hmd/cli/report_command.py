@@ -11,7 +11,7 @@ from typing import Any
 from hmd.base.errors import HmdError, TargetError
 from hmd.cli.arguments import add_options, duration
 from hmd.cli.output import format_bytes, format_latency, format_share, print_json, print_table
-from hmd.control.client import send_admin_request
+from hmd.control.client import ADMIN_TIMEOUT_S, ask
 
 DESCRIPTION = """\
 Show what hmd did: moves and why, what they saved and cost, what hmd itself took, what
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
         now_s = time.time()
         found = report(History(args.file), now_s - args.since, now_s)
     else:
-        found = send_admin_request(args.socket, "report", {"since_s": args.since})
+        found = ask(args.socket, "report", {"since_s": args.since}, timeout_s=ADMIN_TIMEOUT_S)
     targets = found["targets"]
     if args.target is not None:
         if args.target not in targets:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hmd.base.errors import Exit, HmdError
 from hmd.base.units import PAGE_BYTES
 from hmd.cli.output import console, format_bytes, format_count, format_share, print_json, table
-from hmd.control.client import ask, send_admin_request
+from hmd.control.client import ask
 from hmd.sample.sampler import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -198,10 +198,18 @@ def _cells(row: Mapping[str, Any], key: str, rates: Rates | None) -> list[str]:
 
 def _failures(moves: Mapping[str, Any]) -> str:
     reasons = ", ".join(
-        f"{reason.replace('_', ' ')} {format_count(pages)}"
+        f"{_word(reason)} {format_count(pages)}"
         for reason, pages in sorted(moves["failures"].items(), key=lambda item: -item[1])
     )
     return f", {format_count(moves['failed_pages'])} pages failed ({reasons})" if reasons else ""
+
+
+def _word(reason: str) -> str:
+    """Return what tables say of a reason; a newer daemon may have one that is not known here."""
+    from hmd.migrate.status import MoveStatus
+
+    status = MoveStatus.__members__.get(reason.upper())
+    return reason.replace("_", " ") if status is None else status.word
 
 
 def _ids(nodes: Sequence[int]) -> str:
@@ -254,7 +262,7 @@ def run(args: argparse.Namespace) -> int:
     from hmd.cli.report_command import balance
 
     with suppress(HmdError):  # a daemon without history
-        whole = send_admin_request(args.socket, "report", {"since_s": 3600.0})["whole"]
+        whole = ask(args.socket, "report", {"since_s": 3600.0})["whole"]
         out.print(f"last hour: {balance(whole)} (hmd report)", markup=False)
     out.print(process_table(status), crop=False)
     hidden = sum(target["process_count"] for target in status["targets"]) - len(status["processes"])

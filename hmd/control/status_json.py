@@ -53,7 +53,7 @@ def status_answer(now: Status, visible: Callable[[ProcessId], bool] = lambda _: 
 
 
 def status_document(now: Status, **selected: Any) -> dict[str, Any]:
-    """Return the status as plain values; ``selected`` as in pydantic: ``exclude={"rounds"}``."""
+    """Return the status as plain values; ``selected`` as pydantic's ``exclude={"nodes"}``."""
     document: dict[str, Any] = _status_codec().dump_python(
         now, mode="json", by_alias=True, **selected
     )

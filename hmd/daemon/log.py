@@ -19,8 +19,6 @@ PERIOD_S: Final = 60.0
 MAX_LINES: Final = 16
 """Processes that are logged one by one in each ``PERIOD_S``; the others as a number, once."""
 
-LEVELS: Final = ("debug", "info", "warning", "error")
-
 _PRIORITY: Final = {
     logging.DEBUG: 7,
     logging.INFO: 6,

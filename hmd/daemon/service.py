@@ -335,7 +335,7 @@ class Service:
             new.close(successor=old)
             raise
         old.close(successor=new)
-        new.take_effect()
+        new.state.heat.set_idle_latencies(new.topology.latency_ns)
         self.stages = new
         if self.followed:
             self._runner.run(Stage.DECIDE, partial(self._load_kernels, wait=True), None)

@@ -211,10 +211,6 @@ class Stages:
         self.sampler.track(processes)
         self.held.clear()
 
-    def take_effect(self) -> None:
-        """Adapt what was taken over to the topology of these stages."""
-        self.state.heat.set_idle_latencies(self.topology.latency_ns)
-
     def close(self, successor: Stages | None = None) -> None:
         """Close what ``successor`` did not take over."""
         if successor is None or successor.sampler is not self.sampler:

@@ -48,11 +48,11 @@ from hmd.heat.chunks import (
     page_in_chunk,
 )
 from hmd.heat.settings import ABSENT, CHUNK_PAGES, PROBE_PART_PAGES, PROBE_PARTS
+from hmd.sample.access_batch import Kind
 
 _PAGE_BITS: Final = CHUNK_SHIFT - PAGE_SHIFT
-#: Kinds of access are below this (hmd.sample.access_batch.Kind).
-KINDS: Final = 3
-LOAD: Final = 0
+KINDS: Final = len(Kind)
+LOAD: Final = int(Kind.LOAD)
 # A load that took this share of its node's latency counts as one that waited for all of it.
 _FULL_WAIT: Final = np.float32(0.9)
 # A page that is only streamed is still hotter than one that is not accessed.

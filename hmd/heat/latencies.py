@@ -37,7 +37,7 @@ class LoadedLatencies:
 
     def __init__(self, idle_ns: Sequence[float] = ()) -> None:
         """``idle_ns`` is the latency of an idle node; () where it is not known."""
-        self._given = tuple(idle_ns)
+        self.given_ns = tuple(idle_ns)
         self._idle_ns = np.array(idle_ns, np.float32)
         nodes = len(self._idle_ns)
         self.sums = np.zeros((nodes, 2), np.float64)
@@ -49,10 +49,6 @@ class LoadedLatencies:
         self._loads = np.zeros(nodes)
         self._weight = np.zeros((nodes, nodes))
         self._difference = np.zeros((nodes, nodes))
-
-    def has_idle_latencies(self, idle_ns: Sequence[float]) -> bool:
-        """Return whether these are the idle latencies."""
-        return tuple(idle_ns) == self._given
 
     def idle_latencies_of(self, batch: AccessBatch) -> npt.NDArray[np.float32]:
         """Return the idle latencies, none where the sampler of a batch measures no latencies."""

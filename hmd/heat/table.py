@@ -108,7 +108,7 @@ class HeatTable:
 
     def set_idle_latencies(self, latency_ns: Sequence[float]) -> None:
         """Set the latencies of idle nodes; heat is kept, measured latencies start again."""
-        if not self._latencies.has_idle_latencies(latency_ns):
+        if self._latencies.given_ns != tuple(latency_ns):
             self._latencies = LoadedLatencies(latency_ns)
 
     @property

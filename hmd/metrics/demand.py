@@ -26,7 +26,7 @@ from hmd.heat.table import HeatTable
 from hmd.linux.topology import Topology
 from hmd.metrics.counters import OTHER
 from hmd.metrics.status import FAST_STEPS, MAX_TARGETS, NEEDED_SHARES, Demand
-from hmd.policy.latency import MAX_PARALLELISM
+from hmd.policy.latency import min_parallelism
 
 _MIN_RUNTIME: Final = 0.05
 """No change of memory makes a program faster than this: the model ends before."""
@@ -132,11 +132,9 @@ def _waits(
     slow_ns = float(latency_ns[slow].mean()) if slow else np.nan
     longer_ns = slow_ns - float(latency_ns[fast].mean())
     waiting_s = (accesses * latency_ns).sum(axis=1) * 1e-9
-    overlap = np.clip(
-        np.divide(waiting_s, busy, out=np.ones_like(busy), where=busy > 0), 1.0, MAX_PARALLELISM
-    )
+    shared = np.where(busy > 0, min_parallelism(waiting_s, busy), 1.0)
     return _Waits(
-        max(longer_ns, 0.0) * 1e-9 / overlap if slow else np.full(len(busy), np.nan),
+        max(longer_ns, 0.0) * 1e-9 / shared if slow else np.full(len(busy), np.nan),
         busy,
         accesses[:, fast].sum(axis=1),
         counts.node_pages[:, fast].sum(axis=1),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The status of each planned move, the outcome of a plan, and totals of several outcomes.
 
-The only module of this room that interprets errno values.
+What the kernel's errno values mean for pages and processes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MoveStatus(IntEnum):
     IN_BACKOFF = 5, "wait", "they failed not long ago and are tried again after a delay"
     SKIPPED = 6, "kept", "in a mapping that hmd does not move (shared code, `keep`)"
     DUPLICATE = 7, "named twice", "another row of the plan has the page, or its huge page"
-    NOT_PRESENT = 8, "gone", "not mapped, swapped out, or never touched (ENOENT)"
+    NOT_PRESENT = 8, "not there", "not mapped, swapped out, or never touched (ENOENT)"
     BUSY = 9, "busy", "pinned or isolated (EBUSY), or the kernel gave up after retries"
     NO_MEMORY = 10, "no room", "the target node is full (ENOMEM): more headroom helps"
     SHARED = 11, "shared", "mapped by several processes, and `migrate: move_all` is off (EACCES)"

@@ -100,7 +100,12 @@ def parallelism(pages: PageView, machine: MachineView) -> npt.NDArray[np.float64
     every = float(max(sum(len(each.cpus) for each in machine.topology.nodes), 1))
     cpus = np.full(len(waits), np.nan) if machine.cpus is None else machine.cpus
     cpus = np.where(np.isnan(cpus), every, cpus)
-    return np.clip(waiting_s / np.maximum(cpus, _MIN_DIVISOR), 1.0, MAX_PARALLELISM)
+    return min_parallelism(waiting_s, cpus)
+
+
+def min_parallelism(waiting_s: Values, busy_s: Values) -> Values:
+    """Return how many misses overlapped at least, by what exceeds the CPUs' busy time."""
+    return np.clip(waiting_s / np.maximum(busy_s, _MIN_DIVISOR), 1.0, MAX_PARALLELISM)
 
 
 class BandwidthBalance:

@@ -207,8 +207,7 @@ class RecordList(NamedTuple):
 def split_records(data: Bytes, id_word: int = 0, max_records: int = 1 << 16) -> RecordList:
     """List the records at the beginning of ``data``; ``id_word`` has the event's id, 0: none.
 
-    The list ends before the first record that is not whole or of impossible size, and after the
-    first that perf itself wrote (from type 64 on).
+    The list ends before the first record that is not whole or of impossible size.
     """
     offset, kind = np.empty((2, max_records), np.uint32)
     identity = np.empty(max_records, np.uint64)

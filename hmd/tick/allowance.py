@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from hmd.linux.topology import Topology
 from hmd.metrics.tick_record import TickRecord
-from hmd.policy.latency import MAX_PARALLELISM
+from hmd.policy.latency import min_parallelism
 from hmd.sample.access_batch import AccessBatch
 
 CALM_SHARE: Final = 0.001
@@ -81,13 +81,13 @@ def tick_gain(record: TickRecord, topology: Topology, cpus: float, stall_s: floa
     """Return the gain of a tick in which accesses to moved pages took ``stall_s`` less in all.
 
     Misses that overlap wait together: their latencies are divided by what the programs' busy
-    ``cpus`` cannot have waited one after another (as :func:`hmd.policy.latency.parallelism`).
+    ``cpus`` cannot have waited one after another (:func:`hmd.policy.latency.min_parallelism`).
     """
     sums = AccessSums.of(record.batch, record.node, topology, record.tick_s)
     known = record.node >= 0
     latency_s = np.array([*topology.latency_ns, 0.0])[record.node] * 1e-9
-    waits = float((latency_s * record.batch.period)[known].sum())
-    overlap = min(max(waits / max(cpus * record.tick_s, 1e-9), 1.0), MAX_PARALLELISM)
+    waits_s = (latency_s * record.batch.period)[known].sum(keepdims=True)
+    overlap = float(min_parallelism(waits_s, np.array([cpus * record.tick_s]))[0])
     plan = record.plan
     up = np.isin(plan.to_node, topology.tiers[0]) if topology.tiers else np.zeros(0, np.intp)
     promoted = float((plan.heat[up].astype(np.float64) * plan.pages[up]).sum())

@@ -112,7 +112,7 @@ def samples_of(block: Block, processes: int) -> Samples:
     """Return a block's samples; ValueError or KeyError if it is invalid."""
     columns = {
         name: np.zeros(len(block), dtype)
-        if COLUMNS[name].optional and name not in block.columns
+        if COLUMNS[name].optional and FILE_NAMES[name] not in block.columns
         else checked_column(block, FILE_NAMES[name], dtype)
         for name, dtype in SAMPLE_COLUMNS.items()
     }

@@ -9,7 +9,7 @@ export const REASONS = {
   in_backoff: ["wait", "they failed not long ago and are tried again after a delay"],
   skipped: ["kept", "in a mapping that hmd does not move (shared code, keep)"],
   duplicate: ["named twice", "another row of the plan has the page, or its huge page"],
-  not_present: ["gone", "not mapped, swapped out, or never touched (ENOENT)"],
+  not_present: ["not there", "not mapped, swapped out, or never touched (ENOENT)"],
   busy: ["busy", "pinned or isolated (EBUSY), or the kernel gave up after retries"],
   no_memory: ["no room", "the target node is full (ENOMEM): more headroom helps"],
   shared: ["shared", "mapped by several processes, and migrate: move_all is off (EACCES)"],

@@ -28,7 +28,7 @@ from hmd.policy.long_run import LongRun
 from hmd.policy.nodes import nodes_of
 from hmd.policy.plan import MachineView, Plan
 from hmd.policy.planning import build_plan
-from hmd.policy.saving import MoveTerms, Rates, SavingsLedger, Values
+from hmd.policy.saving import MOVE_NS, MoveTerms, Rates, SavingsLedger, Values
 from hmd.policy.settings import HeadroomSettings, PolicyInfo, Search
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class BenefitSettings(HeadroomSettings):
             " fewer moves.",
         ),
         Search(200, 50000, log=True),
-    ] = 3000.0
+    ] = MOVE_NS
     confidence: Annotated[
         float,
         Field(

@@ -151,7 +151,7 @@ def test_status_table_shows_summary_and_processes(
     text = capsys.readouterr().out
     assert "up 1:02:05, 3 725 ticks of 1 s, policy histogram, /etc/hmd/hmd.yaml" in text
     assert "1 234 567 samples, 3 lost; daemon: 1.0 % of a CPU, 170.0 MiB" in text
-    assert "moved 5.0 GiB up, 4.0 GiB down, 30 pages failed (no memory 20, busy 10)" in text
+    assert "moved 5.0 GiB up, 4.0 GiB down, 30 pages failed (no room 20, busy 10)" in text
     assert "tier 1 (node 1,2)" in text
     process = next(line for line in text.splitlines() if "[bold]redis" in line)
     assert process.split() == [
