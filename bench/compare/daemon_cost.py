@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""What the daemon costs a program whose pages it does not move; writes build/daemon_cost.json.
+"""What the daemon costs programs; writes build/daemon_cost.json.
 
-    python -m bench.compare.daemon_cost [PROGRAM] [--pairs N] [--publish]
+    python -m bench.compare.daemon_cost [PROGRAM,...] [--policy none] [--ratio 1:16] [--pairs 5]
+                                        [-o docs/results/daemon_cost.json]
 
-In one boot the program runs by turns next to the daemon at work, with the policy ``none``, and next
-to the daemon stopped by SIGSTOP without sampling. Runs of one boot get much the same frames. Frames
-matter more than the daemon: between boots, and after the daemon has ended, a stream differs by a
-tenth, because lines leave the cache in another order and the media writes more of its granules.
-The cost is the ratio of the medians. A boot takes four minutes, a pair of runs one.
+In one boot each program, of one thread, runs by turns next to the daemon at work and next to the
+daemon stopped by SIGSTOP without sampling. The policy ``none`` shows what watching costs,
+``benefit`` on programs that no move can help what else it does. Runs of one boot get much the same
+frames. Frames matter more than the daemon: between boots, and after the daemon has ended, a stream
+differs by a tenth, because lines leave the cache in another order and the media writes more of its
+granules. The cost is the ratio of the medians. A boot takes four minutes, a pair of runs one.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -41,8 +45,6 @@ from hmd.emulate.vm.guest import Command
 from hmd.emulate.vm.images import warm_kernels
 
 OUTPUT = ROOT / "build" / "daemon_cost.json"
-COMMITTED = ROOT / "docs" / "results" / OUTPUT.name
-RATIO = "1:16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,71 +66,94 @@ class CostRun:
 def main() -> int:
     """Run the pairs; write and print the cost."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("program", nargs="?", default="memcopy", help="of one thread (memcopy)")
+    parser.add_argument("programs", nargs="?", default="memcopy", help="of one thread (memcopy)")
+    parser.add_argument("--policy", default="none", help="of the daemon (none)")
+    parser.add_argument("--ratio", default="1:16", help="fast memory to the rest (1:16)")
     parser.add_argument("--pairs", type=int, default=5, help="pairs of runs (5)")
-    parser.add_argument("--publish", action="store_true", help=f"write {COMMITTED.name} too")
+    parser.add_argument("-o", "--output", type=Path, default=OUTPUT)
     args = parser.parse_args()
     if args.pairs < 1:
         parser.error("--pairs: take 1 or more")
+    names = args.programs.split(",")
     try:
-        runs = measured(args.program, args.pairs)
+        runs = measured(names, args.policy, args.ratio, args.pairs)
     except HmdError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    words = f"python -m bench.compare.daemon_cost {args.program} --pairs {args.pairs}"
-    document = summary(args.program, runs) | {"command": words, "commit": commit(), "host": host()}
-    for path in (OUTPUT, *([COMMITTED] if args.publish else ())):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(document, indent=1) + "\n")
-    print(
-        f"{args.program} next to the daemon: {document['cost']:+.2%}, "
-        f"samples {document['sampling']:.2%} of its time; written: {OUTPUT}"
-    )
+    programs = {name: summary(found) for name, found in runs.items()}
+    document = {
+        "command": f"python -m bench.compare.daemon_cost {args.programs} --policy {args.policy} "
+        f"--ratio {args.ratio} --pairs {args.pairs}",
+        "commit": commit(),
+        "host": host(),
+        "policy": args.policy,
+        "ratio": args.ratio,
+        "programs": programs,
+        "worst": max(found["cost"] for found in programs.values()),
+    }
+    args.output.parent.mkdir(exist_ok=True)
+    args.output.write_text(json.dumps(document, indent=1) + "\n")
+    for name, found in programs.items():
+        print(
+            f"{name} next to the daemon: {found['cost']:+.2%}, samples {found['sampling']:.2%} "
+            f"of its time"
+        )
+    print(f"written: {args.output}")
     return 0
 
 
-def measured(name: str, pairs: int) -> list[CostRun]:
-    """Return the runs of a program of one thread by turns; HmdError where one fails."""
-    case = ComparisonCase(name, RATIO, hmd_with("none").name)
-    program = compared_program(name)
-    if program.threads > 1:
-        raise ConfigError(f"{name} has {program.threads} threads: take a program of one")
-    command = prepare(program, SUITE / "inputs")
-    footprint = footprint_bytes(name, compared_digest(name), lambda: command, FOLDER)
-    fast = case.fast_bytes(footprint)
-    runs = []
+def measured(names: Sequence[str], policy: str, ratio: str, pairs: int) -> dict[str, list[CostRun]]:
+    """Return the runs of programs of one thread by turns; HmdError where one fails."""
+    programs = {name: compared_program(name) for name in names}
+    for name, program in programs.items():
+        if program.threads > 1:
+            raise ConfigError(f"{name} has {program.threads} threads: take a program of one")
+    commands = {name: prepare(program, SUITE / "inputs") for name, program in programs.items()}
+    runs: dict[str, list[CostRun]] = {}
     warm_kernels()
     with (
-        stage([command], FOLDER / "share") as ready,
-        running_daemon(ready, "none") as daemon,
+        stage(list(commands.values()), FOLDER / "share") as ready,
+        running_daemon(ready, policy) as daemon,
     ):
-        run_trial(ready, command, FIRST_TOUCH, fast)  # QEMU translates the daemon's code
-        for _ in range(pairs):
-            runs.append(_run(ready, command, fast, "at work", None))
-            runs.append(_run(ready, command, fast, "stopped", daemon))
+        for name, command in commands.items():
+            footprint = footprint_bytes(
+                name,
+                compared_digest(name),
+                partial(prepare, programs[name], SUITE / "inputs"),
+                FOLDER,
+            )
+            fast = ComparisonCase(name, ratio, hmd_with(policy).name).fast_bytes(footprint)
+            # QEMU translates the daemon's code.
+            run_trial(ready, command, FIRST_TOUCH, fast, service=daemon.moving())
+            runs[name] = []
+            for _ in range(pairs):
+                runs[name].append(_run(ready, command, fast, daemon, at_work=True))
+                runs[name].append(_run(ready, command, fast, daemon, at_work=False))
     return runs
 
 
 def _run(
-    ready: Testbed, command: Command, fast: int | None, label: str, stopped: GuestDaemon | None
+    ready: Testbed, command: Command, fast: int | None, daemon: GuestDaemon, *, at_work: bool
 ) -> CostRun:
     before = [_counted(ready, cpu) for cpu in (PROGRAM_CPU, SERVICE_CPU)]
-    with stopped.stopped() if stopped is not None else nullcontext():
-        trial: ComparisonTrial = run_trial(ready, command, FIRST_TOUCH, fast)
-    program, daemon = (
+    with nullcontext() if at_work else daemon.stopped():
+        service = daemon.moving() if at_work else None
+        trial: ComparisonTrial = run_trial(ready, command, FIRST_TOUCH, fast, service=service)
+    program, services = (
         [after - earlier for after, earlier in zip(_counted(ready, cpu), counted, strict=True)]
         for cpu, counted in zip((PROGRAM_CPU, SERVICE_CPU), before, strict=True)
     )
     run = CostRun(
-        daemon=label,
+        daemon="at work" if at_work else "stopped",
         seconds=trial.modelled_seconds,
         sampling_seconds=program[1] * 1e-12,
         guest_seconds=trial.guest_seconds,
         program_mib=program[0] / MIB,
-        daemon_mib=daemon[0] / MIB,
+        daemon_mib=services[0] / MIB,
     )
     print(
-        f"{label}: {run.seconds:.4f} s modelled in {run.guest_seconds:.0f} s, "
+        f"{command.argv[0]}, {run.daemon}: {run.seconds:.4f} s modelled in "
+        f"{run.guest_seconds:.0f} s, "
         f"{run.sampling_seconds * 1e3:.2f} ms of samples, "
         f"{run.program_mib:,.0f} MiB by its CPU, {run.daemon_mib:,.1f} MiB by the daemon's",
         file=sys.stderr,
@@ -143,16 +168,14 @@ def _counted(ready: Testbed, cpu: int) -> tuple[int, int]:
     return sum(node.read_bytes + node.write_bytes for node in counters.nodes), counters.sampling_ps
 
 
-def summary(program: str, runs: Sequence[CostRun]) -> dict[str, Any]:
-    """Return medians, the cost relative to the program without the daemon, and all runs."""
+def summary(runs: Sequence[CostRun]) -> dict[str, Any]:
+    """Return medians, the cost relative to a program without the daemon, and all its runs."""
     seconds = {
         label: median(run.seconds for run in runs if run.daemon == label)
         for label in ("at work", "stopped")
     }
     working = [run for run in runs if run.daemon == "at work"]
     return {
-        "program": program,
-        "ratio": RATIO,
         "seconds": seconds,
         "cost": seconds["at work"] / seconds["stopped"] - 1,
         "sampling": median(run.sampling_seconds / run.seconds for run in working),
