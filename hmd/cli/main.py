@@ -71,6 +71,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "tensors": "record and show the kernels and tensors of a training step",
     },
     "The machine": {
+        "numa": "show on which nodes the memory of all processes or cgroups is",
         "topology": "show memory nodes, their latency, bandwidth and tiers",
         "doctor": "show what this machine lacks and how to fix it",
         "migrate": "move the memory of a process to a node",

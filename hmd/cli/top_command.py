@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import select
 import sys
@@ -15,6 +16,9 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from hmd.base.errors import UnreachableError
+from hmd.cli.arguments import DEFAULT_SOCKET, add_options, whole_number
+from hmd.cli.numa_command import VIEW, print_views
 from hmd.cli.output import console, print_json_line
 from hmd.cli.status_command import process_key, process_table, summary
 from hmd.control.client import ask
@@ -24,12 +28,18 @@ if TYPE_CHECKING:
 
     from hmd.cli.status_command import Rates, Status
 
-DESCRIPTION = "Show live, per target and process, memory by tier and bytes moved."
+DESCRIPTION = """\
+Show live, per target and process, memory by tier and bytes moved.
+
+Where no daemon answers, or with --all: on which nodes the memory of all processes is ('hmd numa').
+"""
 
 EXAMPLES = """\
 examples:
   hmd top                        refresh every second; q or Ctrl-C leaves
-  hmd top --once                 one table, then exit
+  hmd top -n 1                   one table, then exit
+  hmd top --all                  all processes of the machine; arrows scroll, / filters, s sorts
+  hmd top --cgroups              all cgroups
   hmd top --interval 10 >> log   not on a terminal: one more table every 10 seconds
   hmd top --json --interval 5    one line of JSON every 5 seconds, for programs
 
@@ -40,13 +50,19 @@ columns:
   failed      pages that could not be moved, since the start
 """
 
-OPTIONS = """\
+OPTIONS = f"""\
 --socket
---interval TIME = 1s
+--all            all processes of the machine, whether a daemon runs or not
+{VIEW}--interval TIME = 1s
                  time between two requests, as in 500ms or 10 (seconds; default 1s)
---once           print one table and exit
 --json           print one line of JSON per request
 """
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``hmd top``."""
+    add_options(parser, OPTIONS, n=whole_number())
+    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -55,10 +71,22 @@ def run(args: argparse.Namespace) -> None:
     def read() -> Status:
         return ask(args.socket, "status")
 
+    if args.all or args.cgroups:
+        print_views(args, args.n)
+        return
+    try:
+        read()
+    except UnreachableError as error:
+        # Programs get one kind of document, and who names a daemon means it.
+        if args.json or args.socket != DEFAULT_SOCKET:
+            raise
+        print(f"hmd: {error}; until then all processes are shown (hmd top --all)", file=sys.stderr)
+        print_views(args, args.n)
+        return
     if args.json:
-        _stream(read, args.interval, args.once, _print_json)
-    elif args.once or console().is_dumb_terminal or not sys.stdout.isatty():
-        _stream(read, args.interval, args.once, _print_screen)
+        _stream(read, args.interval, args.n, _print_json)
+    elif args.n or console().is_dumb_terminal or not sys.stdout.isatty():
+        _stream(read, args.interval, args.n, _print_screen)
     else:
         _live(read, args.interval)
 
@@ -110,13 +138,13 @@ def single_keys() -> Iterator[Callable[[float], str]]:
 def _stream(
     read: Callable[[], Status],
     interval_s: float,
-    once: bool,
+    count: int | None,
     show: Callable[[Status, Rates | None], None],
 ) -> None:
-    """Show the status once, or one more time per interval until the reader leaves."""
+    """Show the status ``count`` times, once per interval, or until the reader leaves."""
     previous = read()
     show(previous, None)
-    while not once:
+    for _ in itertools.count() if count is None else range(count - 1):
         time.sleep(interval_s)
         status = read()
         show(status, rates_between(previous, status))

@@ -361,7 +361,7 @@ def test_command_line_sends_requests(daemon: Daemon, faulter: subprocess.Popen[b
     assert "the policy is set by an admin request" in hmd("status").stdout
     assert hmd("policy", "use", "--default").returncode == Exit.OK
     assert hmd("pin", str(faulter.pid)).returncode == Exit.OK
-    assert f"pinned: pid {faulter.pid} (hmd unpin)" in hmd("top", "--once").stdout
+    assert f"pinned: pid {faulter.pid} (hmd unpin)" in hmd("top", "-n", "1").stdout
     assert json.loads(hmd("unpin", "--all", "--json").stdout)["done"] == "1 pins lifted"
     done = hmd("drain", "0")
     assert (done.returncode, done.stdout) == (Exit.FAILURE, "")

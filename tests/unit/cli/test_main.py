@@ -300,7 +300,10 @@ def test_help_of_command_loads_only_its_module(name: str) -> None:
     modules = set(loaded([name, "--help"]))
     others = {module_of(other) for other in COMMANDS} - {module_of(name)}
     # The modules that share their options with other commands.
-    shared = {f"hmd.cli.{m}" for m in ("status_command", "enable_command", "admin_request")}
+    shared = {
+        f"hmd.cli.{m}"
+        for m in ("status_command", "enable_command", "admin_request", "numa_command")
+    }
     assert module_of(name) in modules
     assert not (others - shared) & modules
     assert not {*HEAVY} & modules

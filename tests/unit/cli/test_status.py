@@ -218,9 +218,9 @@ def test_summary_of_dry_run_names_planned_moves_and_saving() -> None:
 
 
 def test_top_once_prints_table_or_json(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--once", "--socket", str(daemon)]) == 0
+    assert main(["top", "-n", "1", "--socket", str(daemon)]) == 0
     assert "[bold]redis" in capsys.readouterr().out
-    assert main(["top", "--once", "--json", "--socket", str(daemon)]) == 0
+    assert main(["top", "-n", "1", "--json", "--socket", str(daemon)]) == 0
     assert json.loads(capsys.readouterr().out)["rates"] == {}
 
 
