@@ -201,6 +201,7 @@ def load(module: str) -> None:
     njit: Callable[..., Any] = numba.njit
     disabled: bool = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
     with _loading:
+        _note_compilations()
         _load_imported(module)
         for function, lazy in _unloaded.get(module, ()):
             compiled: Any = function
@@ -211,8 +212,6 @@ def load(module: str) -> None:
                 compiled = njit(**_INLINE_OPTIONS)(function)
             elif lazy.typed:
                 compiled = lazy.compiled = _cached(function, typed=True)
-                if not _is_compiled(function):
-                    _note_compilation()
                 compiled.compile(_signature(function))
                 compiled.disable_compile()
             else:
@@ -375,6 +374,21 @@ def _note_compilation() -> None:
     """Log, once per process, why it stands still."""
     if keeps_code():
         logging.getLogger("hmd").warning("compiling kernels: once, and up to a minute")
+
+
+@cache
+def _note_compilations() -> None:
+    """Have the first compilation of any kernel logged, not its loading from a cache."""
+    from numba.core import event
+
+    class Compilations(event.Listener):
+        def on_start(self, event: Any) -> None:
+            _note_compilation()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    event.register("numba:compile", Compilations())  # type: ignore[no-untyped-call]
 
 
 @cache

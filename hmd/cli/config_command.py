@@ -120,7 +120,7 @@ def run_match(args: argparse.Namespace) -> None:
         processes = [{"pid": p.pid, "name": names.get(p, "?"), "bytes": n} for p, n in largest]
         found.append({"target": target, "processes": processes, "empty_reason": reason})
     if args.json:
-        print_json(found)
+        print_json({"targets": found})
         return
     for row in found:
         members = row["processes"]
@@ -153,7 +153,7 @@ def run_show(args: argparse.Namespace) -> None:
 
     settings = load(args.file).model_dump(mode="json")
     if args.json:
-        print_json(settings)
+        print_json({"settings": settings})
     else:
         yaml.safe_dump(settings, sys.stdout, sort_keys=False)
 

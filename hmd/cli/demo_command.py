@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable_folder
 from hmd.base.errors import Exit, os_error
-from hmd.cli.output import console, print_json, table
+from hmd.cli.output import console, print_json, table, write_json
 
 if TYPE_CHECKING:
     from hmd.emulate.demo.run import Demonstration, ProgramResult
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
     shown = demonstrate(folder, DemoSettings(), say)
     document = shown.as_json()
-    (folder / "demo.json").write_text(json.dumps(document, indent=2) + "\n")
+    write_json(str(folder / "demo.json"), document, sys.stdout)
     picture = _draw(shown, folder / "demo.png")
     if args.json:
         print_json(document)

@@ -234,7 +234,7 @@ def _print_presets(args: argparse.Namespace) -> None:
 
     presets = [load(name) for name in preset_names()]
     if args.json:
-        print_json([preset.model_dump() for preset in presets])
+        print_json({"presets": [preset.model_dump() for preset in presets]})
         return
     print_records(
         [(preset, node) for preset in presets for node in preset.nodes],

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         arguments["address"] = _address(args.address)
     document = send_admin_request(args.socket, "explain", arguments)
     if args.json:
-        print_json(document["explained"])
+        print_json({"explained": document["explained"]})
         return
     for explained in document["explained"]:
         _print(explained)

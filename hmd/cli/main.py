@@ -226,7 +226,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     try:
         try:
-            args = parse(sys.argv[1:] if argv is None else list(argv))
+            words = sys.argv[1:] if argv is None else list(argv)
+            args = parse(words)
+            from hmd.cli.output import note_invocation
+
+            note_invocation(words, args)
             code = int(args.func(args) or Exit.OK)
         finally:
             sys.stdout.flush()  # also of --help, which exits

@@ -11,22 +11,32 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
+from hmd import __version__, revision
 from hmd.base.atomic_file import write_finished
 
 if TYPE_CHECKING:
+    import argparse
+
     from rich.console import Console
     from rich.table import Table
 
 _Record = TypeVar("_Record")
 
+SCHEMA: Final = 1
+"""The version of what ``--json`` prints (docs/reference/commands.md)."""
+
 PIPE_COLUMNS = 240
 """Width of tables that go to a file or a pipe, in characters."""
 MIN_TEXT_COLUMNS = 10
 """Width in characters to which a column of text may shrink."""
+
+_invocation: Final[dict[str, Any]] = {}
 
 
 def plain(value: Any) -> Any:
@@ -54,23 +64,62 @@ def in_seconds(record: Any) -> dict[str, Any]:
     }
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document, indented, keys in the order given."""
-    sys.stdout.write(json.dumps(value, indent=2, default=plain) + "\n")
+def described(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with ``schema`` and ``made_by``: what made it, where, with what settings.
+
+    ``SCHEMA`` grows when a field goes or changes its meaning.
+    """
+    return {"schema": SCHEMA, **document, "made_by": {**_maker(), **_invocation}}
 
 
-def write_json(target: str, value: Any, stream: TextIO) -> None:
-    """Write one JSON document into the file ``target``; to ``stream`` if that is ``-``."""
-    text = json.dumps(value, indent=2, default=plain) + "\n"
+def note_invocation(words: Sequence[str], args: argparse.Namespace) -> None:
+    """Remember the command line and the settings it stands for, for ``described``."""
+    settings = {name: value for name, value in vars(args).items() if name != "func"}
+    _invocation.update(arguments=list(words), settings=settings)
+
+
+@cache
+def _maker() -> dict[str, Any]:
+    system = os.uname()
+    machine = {"kernel": system.release, "machine": system.machine, "cpus": os.cpu_count()}
+    return {
+        "hmd": __version__,
+        "commit": revision() or _checked_out(),
+        "host": {"name": system.nodename, **machine},
+    }
+
+
+def _checked_out() -> str:
+    """Return the commit of a checkout, with ``-dirty`` where files differ; "" without one."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return ""
+    import subprocess
+
+    words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
+    with suppress(OSError):
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    return ""
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document, as ``described``, indented, keys in the order given."""
+    write_json("-", document, sys.stdout)
+
+
+def write_json(target: str, document: Mapping[str, Any], stream: TextIO) -> None:
+    """Write a document, as ``described``, into a file; to ``stream`` if ``target`` is ``-``."""
+    text = json.dumps(described(document), indent=2, default=plain) + "\n"
     if target == "-":
         stream.write(text)
     else:
         write_finished(Path(target), text)
 
 
-def print_json_line(value: Any) -> None:
-    """Print one JSON document on one line and flush it: a stream of records."""
-    sys.stdout.write(json.dumps(value, separators=(",", ":"), default=plain) + "\n")
+def print_json_line(document: Mapping[str, Any]) -> None:
+    """Print a document, as ``described``, on one line and flush it: a stream of records."""
+    text = json.dumps(described(document), separators=(",", ":"), default=plain)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

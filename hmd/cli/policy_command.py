@@ -63,7 +63,7 @@ def run_list(args: argparse.Namespace) -> None:
 
     policies = [registry.info(name) for name in registry.names()]
     if args.json:
-        print_json([_summary(policy) for policy in policies])
+        print_json({"policies": [_summary(policy) for policy in policies]})
     else:
         rows = [
             (f"{policy.name}{' *' if policy.name == registry.DEFAULT else ''}", policy.summary)

@@ -96,6 +96,7 @@ def test_tuning_on_cluster_equals_that_of_local_jobs(cluster: Any, programs: Pat
         run = hmd("tune", *traces, "--trials", "3", "--json", *place)
         assert run.returncode == 0, run.stderr
         found.append(json.loads(run.stdout))
+        assert found[-1].pop("made_by")["settings"]["trials"] == 3
     assert found[0] == found[1]
 
 

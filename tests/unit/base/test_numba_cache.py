@@ -68,6 +68,13 @@ def test_functions_without_writable_cache_are_compiled_with_one_note(tmp_path: P
     assert done.stderr.count("NUMBA_CACHE_DIR") == len(done.stderr.splitlines()) == 1
 
 
+def test_compilation_of_a_generic_kernel_is_noted(tmp_path: Path) -> None:
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    program = "from functions import *; print(tripled(2))"
+    noted = [_run(tmp_path, cache, program=program).stderr for _ in range(2)]
+    assert ["compiling kernels" in text for text in noted] == [True, False]
+
+
 def test_functions_with_cache_are_kept_in_it_and_noted_where_compiled(tmp_path: Path) -> None:
     cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     done = _run(tmp_path, cache)

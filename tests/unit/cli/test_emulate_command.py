@@ -110,7 +110,7 @@ def test_emulate_list_shows_presets_and_sources(capsys: pytest.CaptureFixture[st
     assert main(["emulate", "--list", "--json"]) == 0
     latency_ns = {
         preset["name"]: preset["nodes"][1]["read_latency_ns"]
-        for preset in json.loads(capsys.readouterr().out)
+        for preset in json.loads(capsys.readouterr().out)["presets"]
     }
     assert latency_ns["dram-pm"] == 305
 

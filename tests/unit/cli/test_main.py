@@ -356,7 +356,7 @@ def test_config_show_output_is_valid_configuration(
     file = tmp_path / "hmd.yaml"
     file.write_text("migrate: {rate: 512MiB/s}\n")
     assert main(["config", "show", "--json", str(file)]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(capsys.readouterr().out)["settings"]
     assert shown["migrate"]["rate"] == "512MiB/s"
     assert shown["tick"] == "1s"
     assert main(["config", "show", str(file)]) == 0

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import hmd
+from hmd import __version__
 from hmd.base.errors import Exit
 from hmd.cli.main import main
 from hmd.cli.output import console, format_seconds, print_table
@@ -128,3 +133,43 @@ def test_main_unwritable_stdout_one_line_error(
 )
 def test_time_shows_digits_at_every_size(seconds: float | None, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["policy", "list"],
+        ["topology", "--sysfs", str(MACHINES / "xeon6-cxl/sys")],
+        ["emulate", "--list"],
+        ["numa", "--rows", "1"],
+    ],
+)
+def test_json_says_what_made_it(words: list[str], capsys: Capture) -> None:
+    assert main([*words, "--json"]) == Exit.OK
+    document = json.loads(capsys.readouterr().out)
+    made_by = document["made_by"]
+    assert document["schema"] == 1
+    assert (made_by["hmd"], made_by["arguments"]) == (__version__, [*words, "--json"])
+    assert made_by["host"]["cpus"] == os.cpu_count()
+    assert made_by["settings"]["json"]
+
+
+def test_json_of_a_checkout_names_its_commit(tmp_path: Path) -> None:
+    """A copy with a commit of its own, then with a change that is not committed."""
+    copy = tmp_path / "copy"
+    shutil.copytree(Path(hmd.__file__).parent, copy / "hmd")
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(copy)]
+    for words in (["init", "-q"], ["add", "hmd/__init__.py"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+
+    def commit() -> str:
+        command = [sys.executable, "-m", "hmd", "policy", "list", "--json"]
+        done = subprocess.run(command, cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)},
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        return str(json.loads(done.stdout)["made_by"]["commit"])
+
+    head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+    assert head.startswith(commit())
+    assert commit()
+    (copy / "hmd/__init__.py").write_text((copy / "hmd/__init__.py").read_text() + "\n")
+    assert commit().endswith("-dirty")

@@ -24,7 +24,7 @@ def test_policy_list_shows_all_and_default(capsys: pytest.CaptureFixture[str]) -
 
 def test_policy_list_json_names_and_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "list", "--json"]) == Exit.OK
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["policies"]
     assert [policy["name"] for policy in found] == list(registry.names())
     assert [policy["name"] for policy in found if policy["default"]] == [registry.DEFAULT]
 

@@ -69,7 +69,7 @@ def test_generate_and_match_on_this_machine(tmp_path: Path) -> None:
 
         file = tmp_path / "hmd.yaml"
         file.write_text(hmd("generate", "--targets", "64"))
-        found = json.loads(hmd("match", "--json", str(file)))
+        found = json.loads(hmd("match", "--json", str(file)))["targets"]
         assert large.pid in {p["pid"] for target in found for p in target["processes"]}
         assert all(bool(t["processes"]) != bool(t["empty_reason"]) for t in found)
         file.write_text(f"targets: [{{name: a, pid: {large.pid}}}, {{name: b, exe: nothing-xyz}}]")

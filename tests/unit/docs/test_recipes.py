@@ -76,7 +76,7 @@ def python(copy: Path, *words: str) -> str:
 def test_recipe_of_a_policy_is_one_file(copy: Path) -> None:
     (copy / "hmd/policy/builtin/patient.py").write_text(POLICY)
     listed = json.loads(python(copy, "-m", "hmd", "policy", "list", "--json"))
-    assert "patient" in {policy["name"] for policy in listed}
+    assert "patient" in {policy["name"] for policy in listed["policies"]}
     config = copy / "hmd.yaml"
     config.write_text("targets: [{name: all, user: root}]\ndecide: {policy: patient}\n")
     assert "patient" in python(copy, "-m", "hmd", "config", "show", str(config))

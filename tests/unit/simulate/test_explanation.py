@@ -141,7 +141,7 @@ def test_explain_promoted_page_on_socket_shows_move_and_what_it_displaced(
     try:
         asked = ["explain", str(PROGRAM.pid), hex(HOT_ADDRESS), "--socket", str(server.path)]
         assert main([*asked, "--json"]) == Exit.OK
-        (found,) = json.loads(capsys.readouterr().out)
+        (found,) = json.loads(capsys.readouterr().out)["explained"]
         assert main(asked) == Exit.OK
         text = capsys.readouterr().out
         assert main([*asked[:2], "somewhere", *asked[3:]]) == Exit.USAGE
