@@ -260,10 +260,13 @@ _TYPES: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 def policy_info(name: str) -> PolicyInfo:
-    """Return the description of a policy. Raises UsageError where no policy has this name."""
+    """Return the description of a policy, by its name or the Python file that it is in.
+
+    Raises UsageError where no policy has this name, or the file cannot be used.
+    """
     from hmd.policy import registry
 
     try:
-        return registry.info(name)
+        return registry.add_file(Path(name)) if name.endswith(".py") else registry.info(name)
     except ConfigError as error:
         raise UsageError(str(error)) from None

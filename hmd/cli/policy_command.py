@@ -34,7 +34,7 @@ examples:
 """
 
 SHOW = """\
-NAME      a name of "hmd policy list"
+NAME      a name of "hmd policy list", or a Python file with a policy
 | --json  print JSON, in base units
 | --yaml  print its section of the configuration
 """

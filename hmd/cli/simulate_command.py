@@ -54,6 +54,7 @@ examples:
   hmd simulate --record dict.misses -- python3 -c 'd = {n * 2654435761: n for n in range(200000)}'
   hmd simulate dict.misses                                the default policy, a quarter fast
   hmd simulate dict.misses --policy benefit --policy age --fast 10%
+  hmd simulate dict.misses --policy mine.py --policy benefit  a policy of one's own
   hmd simulate dict.misses --fast 8MiB --preset dram-cxl --ticks
   hmd simulate dict.misses --policy histogram --set hysteresis=1.1 --period 53
   hmd simulate dict.misses --fast-max 50%                 as a target with a limit
@@ -73,7 +74,9 @@ the machine:
                     fast memory of the machine: a size, as in 64MiB, or a share of the program's
                     pages (25%)
 the daemon, in modelled time:
---policy NAME ...   policy to simulate; may be repeated (the default policy)
+--policy NAME|FILE.py ...
+                    policy to simulate, or a Python file with one; may be repeated (the default
+                    policy)
 --set
 {DAEMON_OPTIONS}--seed N = 1        random seed of the sampling (1)
 output:
@@ -172,7 +175,8 @@ def _policies(args: argparse.Namespace) -> list[Policy]:
 
     names = list(dict.fromkeys(args.policy)) or [registry.DEFAULT]
     given = given_settings(args.set, names)
-    return [registry.create(name, policy_values(policy_info(name), given)) for name in names]
+    found = {each.name: each for each in map(policy_info, names)}
+    return [registry.create(name, policy_values(each, given)) for name, each in found.items()]
 
 
 def _print(args: argparse.Namespace, document: dict[str, Any]) -> None:

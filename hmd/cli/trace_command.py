@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from hmd.trace.trace import Trace
 
 DESCRIPTION = """\
-Summarise, draw, export and import traces of 'hmd record' and recordings of perf.
+Summarise, draw, export and import traces of 'hmd record', recordings of perf, and accesses that
+Pin and DynamoRIO print.
 docs/reference/trace-format.md describes the file format.
 """
 
@@ -29,6 +30,7 @@ examples:
   hmd trace import script.txt -o run.hmdt      what this printed of one:
     perf script --header --ns --show-mmap-events \\
       -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight
+  hmd trace import misses.gz --seconds 12 -o run.hmdt  misses that drcachesim wrote
   hmd trace import knl.npz -o knl.hmdt         a trace as published with the ISC 2022 paper
 
 An incomplete file (its recorder was killed) or a damaged one is an error; --salvage reads what
@@ -44,9 +46,11 @@ INFO = f"{TRACE}--json  print JSON"
 HEATMAP = f"{TRACE}-o, --output FILE  a .png, .svg or .pdf"
 EXPORT = f"{TRACE}-o, --output FILE  a .npz, or a .parquet (needs the extra parquet)"
 IMPORT = """\
-FILE           perf.data, what perf script printed, or a .npz with arrays time_tsc and vaddr
+FILE           perf.data, what perf script, Pin or DynamoRIO printed, or a .npz with arrays time_tsc
+               and vaddr
 -o, --output FILE  the trace to write
 --fields LIST  fields of the text, as given to perf script -F (those of the example)
+--seconds TIME  runtime of a program whose accesses have no times
 --ghz N        clock of the cycles in which latencies are (that of the recording)
 --cached       keep samples that a cache answered: they tell nothing of tiers
 """
@@ -59,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("info", "summarise a trace", _info, INFO),
         ("heatmap", "draw samples over time and address", _heatmap, HEATMAP),
         ("export", "export samples as arrays: .npz or .parquet", _export, EXPORT),
-        ("import", "import a recording of perf, or a KNL trace", _import, IMPORT),
+        ("import", "import a recording of perf, Pin or DynamoRIO, or a KNL trace", _import, IMPORT),
     ):
         add_action(family, name, summary, function, options, ("output",), ghz=number(0.1, 20))
 
@@ -187,7 +191,7 @@ def _import(args: argparse.Namespace) -> None:
     from hmd.trace.convert import open_recording, read_knl
     from hmd.trace.writer import write_trace
 
-    recording = open_recording(args.file, args.fields)
+    recording = open_recording(args.file, args.fields, args.seconds)
     if recording is not None:
         _import_recording(args, recording)
         return

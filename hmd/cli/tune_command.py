@@ -63,7 +63,8 @@ extra tune.
 OPTIONS = f"""\
 TRACE ...           recorded misses
 the search:
---policy NAME       policy to tune (the default policy)
+--policy NAME|FILE.py
+                    policy to tune, or a Python file with one (the default policy)
 --knob KEY[=LOW:HIGH] ...
                     setting to search, from LOW to HIGH; may be repeated (all settings, each in its
                     documented range)
@@ -101,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     if args.trials < 1 or args.workers < 1:
         raise UsageError("--trials and --workers must be at least 1")
     about = policy_info(args.policy or registry.DEFAULT)
+    if args.ray and about.name in registry.FILES:
+        raise UsageError(f"--ray needs a policy that is installed on all nodes, not {args.policy}")
     given = given_settings(args.set, [about.name])
     ranges = _ranges(about, args, given)
     if args.output is not None:

@@ -7,14 +7,16 @@ A policy is a module with a ``POLICY`` (:class:`hmd.policy.settings.PolicyInfo`)
     [project.entry-points."hmd.policies"]
     coldest = "my_package.coldest:POLICY"
 
-Such a module imports kernels inside its functions, so that reading a configuration does not load
-numba, and names modules with kernels of its own in ``POLICY``, so that no tick does. A package that
-cannot be used is logged in one line, and hmd runs without its policy.
+The command line adds single files for simulations (:func:`add_file`). Such a module imports kernels
+inside its functions, so that reading a configuration does not load numba, and names modules with
+kernels of its own in ``POLICY``, so that no tick does. A package that cannot be used is logged in
+one line, and hmd runs without its policy.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 import pkgutil
@@ -22,6 +24,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Final
 
 from hmd.base.errors import ConfigError, MissingError
@@ -54,9 +57,12 @@ def _find_installed(known: Collection[str]) -> Iterator[PolicyInfo]:
 
 
 def _load(entry: EntryPoint) -> PolicyInfo:
-    found = entry.load()
+    return _checked(entry.load(), entry.value)
+
+
+def _checked(found: object, name: str) -> PolicyInfo:
     if not isinstance(found, PolicyInfo):
-        raise TypeError(f"{entry.value} is no PolicyInfo")
+        raise TypeError(f"{name} is no PolicyInfo")
     settings_of(found.settings_type)
     found.settings_type()
     return found
@@ -73,6 +79,8 @@ def _find() -> dict[str, PolicyInfo]:
 
 
 _POLICIES: Final = _find()
+FILES: Final[dict[str, Path]] = {}
+"""The files of policies that were added."""
 DEFAULT: Final = "benefit"
 
 # Kernels that every policy needs.
@@ -80,6 +88,32 @@ _KERNELS: Final = (
     "hmd.policy.planning",
     "hmd.policy.nodes",
 )
+
+
+def add_file(path: Path) -> PolicyInfo:
+    """Run a Python file with a ``POLICY`` and return it, which then has its name as others do.
+
+    ConfigError where the file cannot be used, or a policy of another file has the name.
+    """
+    file = path.resolve()
+    if (known := next((name for name in FILES if FILES[name] == file), None)) is not None:
+        return _POLICIES[known]
+    name = f"{__name__}.{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    try:
+        if spec is None or spec.loader is None:
+            raise ImportError("no Python file")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found = _checked(getattr(module, "POLICY", None), "POLICY")
+        if found.name in _POLICIES:
+            raise ValueError(f"there is already a policy {found.name!r}")
+    except Exception as error:  # whatever the file does
+        sys.modules.pop(name, None)
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConfigError(f"policy {path}: {reason}") from None
+    _POLICIES[found.name], FILES[found.name] = found, file
+    return found
 
 
 def names() -> tuple[str, ...]:

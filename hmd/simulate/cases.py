@@ -95,7 +95,9 @@ class CaseRuntimes:
             ThreadPoolExecutor(self._executor.threads) if self._executor.threads > 1 else None
         )
         self._streams: dict[int, tuple[MissStream, str]] = {}
-        self._common = digest(code_digest(), preset.model_dump_json())
+        file = registry.FILES.get(policy)
+        code = file.read_bytes() if file else b""
+        self._common = digest(code_digest(), code, preset.model_dump_json())
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -20,6 +20,7 @@ from hmd.base.atomic_file import finished_file
 from hmd.base.errors import HmdError, missing_extra
 from hmd.base.untrusted_files import DAMAGED, read_arrays, reason_of
 from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, Samples
+from hmd.trace.access_text import GZIP, AccessText, form_of
 from hmd.trace.perf_data import MAGIC, OTHER_MAGICS, PerfData
 from hmd.trace.perf_recording import PerfRecording
 from hmd.trace.perf_script import FIELDS, PerfScript
@@ -68,10 +69,13 @@ def _parquet(file: Path, columns: dict[str, Any], about: str) -> None:
         parquet.write_table(table, opened)
 
 
-def open_recording(path: Path, fields: str | None = None) -> PerfRecording | None:
-    """Return a recording of perf, None for an archive (.npz); TraceError where it is unreadable.
+def open_recording(
+    path: Path, fields: str | None = None, runtime_s: float | None = None
+) -> PerfRecording | None:
+    """Return a recording of perf, Pin or DynamoRIO, None for an archive (.npz).
 
-    ``fields`` are those of ``perf script -F``, of a text.
+    ``fields`` are those of ``perf script -F``, of a text; ``runtime_s`` is the time of a program
+    whose accesses have none. Raises TraceError where the file is unreadable.
     """
     try:
         with path.open("rb") as file:
@@ -82,8 +86,10 @@ def open_recording(path: Path, fields: str | None = None) -> PerfRecording | Non
         return None
     if first.startswith(b"HMDTRACE"):
         raise TraceError(f"{path} is a trace already: 'hmd trace info {path}' shows it")
-    if first in (MAGIC, *OTHER_MAGICS) or b"\0" in first:
+    if first in (MAGIC, *OTHER_MAGICS) or (b"\0" in first and not first.startswith(GZIP)):
         return PerfData(path)
+    if fields is None and (form := form_of(path)) is not None:
+        return AccessText(path, form, runtime_s)
     return PerfScript(path, fields or FIELDS)
 
 

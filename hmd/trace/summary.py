@@ -133,12 +133,14 @@ def sampling_error(trace: Trace) -> SamplingError:
     key |= samples.process.astype(np.uint64) << np.uint64(48)
     density = len(samples) * trace.stride / max(1, len(np.unique(key)))
     columns = _table()
-    at = np.log(max(density, 1e-3))
+    period = int(trace.about.get("period") or 1)
+    every = period == 1 and not (samples.kind == Kind.FAULT).any()
+    at = np.inf if every else np.log(max(density, 1e-3))
     recall, estimate, simulate = (
         float(np.interp(at, columns["log_density"], columns[name]))
         for name in ("recall", "estimate_error", "simulate_error")
     )
-    return SamplingError(int(trace.about.get("period") or 1), density, recall, estimate, simulate)
+    return SamplingError(period, density, 1.0 if every else recall, estimate, simulate)
 
 
 @cache

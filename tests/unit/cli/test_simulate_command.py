@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,13 @@ import pytest
 
 from hmd.base.errors import Exit
 from hmd.cli.main import main
+from hmd.emulate.preset import load
 from hmd.emulate.recordings.misses import MissStream
+from hmd.policy import registry
+from hmd.policy.builtin import age
+from hmd.simulate.cases import CaseRuntimes
 from hmd.simulate.pmu import MAX_PERIOD, MAX_SEED
+from hmd.simulate.simulation import SimulationSettings
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +163,64 @@ def test_simulate_invalid_argument_one_line_error(
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
+
+
+@pytest.fixture
+def own_policy(tmp_path: Path) -> Iterator[Path]:
+    """The policy age in a file of its own, under another name."""
+    file = tmp_path / "own.py"
+    file.write_text(Path(age.__file__).read_text().replace('"age"', '"own"'))
+    yield file
+    for name in [name for name in registry.FILES if name.startswith("own")]:
+        registry.FILES.pop(name)
+        registry._POLICIES.pop(name)
+
+
+def test_policy_of_a_file_simulated_as_one_of_hmd(
+    own_policy: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["simulate", str(trace), "--json", "--fast", "64KiB", "--set", "headroom_min=4KiB"]
+    assert main([*words, "--policy", str(own_policy), "--policy", "age"]) == Exit.OK
+    policies = json.loads(capsys.readouterr().out)["policies"]
+    assert policies["own"] == policies["age"]
+    assert main(["policy", "show", str(own_policy)]) == Exit.OK
+    assert capsys.readouterr().out.startswith("own: ")
+
+
+def test_results_of_a_policy_that_was_edited_are_not_taken_from_the_journal(
+    own_policy: Path, trace: Path
+) -> None:
+    keys = []
+    for edit in ("", "", "\n# edited\n"):
+        own_policy.write_text(own_policy.read_text() + edit)
+        registry.add_file(own_policy)
+        with CaseRuntimes("own", load("dram-pm"), SimulationSettings()) as runs:
+            keys.append(runs._common)
+    assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "No such file"),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("x = 1", "POLICY is no PolicyInfo"),
+        ("POLICY = __import__('hmd.policy.builtin.age').policy.builtin.age.POLICY", "already"),
+        ("def (", "SyntaxError"),
+    ],
+)
+def test_policy_file_that_cannot_be_used_is_one_line(
+    text: str | None,
+    reason: str,
+    trace: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "broken.py"
+    if text is not None:
+        file.write_text(text)
+    assert main(["simulate", str(trace), "--policy", str(file)]) == Exit.USAGE
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.startswith(f"hmd: policy {file}: ")
+    assert error.count("\n") == 1
