@@ -4,9 +4,24 @@
 One tick is one sentence: sample memory accesses, keep page heat, decide, migrate, observe.
 """
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 __version__ = "0.1.0"
+
+_NOTEBOOK = ("open_trace", "simulate_policies", "policies")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of :mod:`hmd.notebook`, which ``import hmd`` alone does not load."""
+    if name in _NOTEBOOK:
+        return getattr(import_module("hmd.notebook"), name)
+    raise AttributeError(f"module 'hmd' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_NOTEBOOK]
 
 
 def revision() -> str:

@@ -92,6 +92,10 @@ def has_no_gymnasium() -> bool:
     return find_spec("gymnasium") is None
 
 
+def has_no_pandas() -> bool:
+    return find_spec("pandas") is None
+
+
 def has_no_ray() -> bool:
     return find_spec("ray") is None
 
@@ -149,6 +153,8 @@ EXPECTED = (
     ExpectedSkip("tests/unit/torch/*.py", "no PyTorch", has_no_pytorch),
     # The extra train needs PyTorch.
     ExpectedSkip("tests/unit/learn/test_environment.py", "no gymnasium", has_no_gymnasium),
+    # The extra frames is not in the locked versions: 150 MB, for notebooks alone.
+    ExpectedSkip("tests/unit/docs/test_notebook.py::*", "no pandas", has_no_pandas),
     # The extra fleet is not in the locked versions: 200 MB, for clusters alone.
     ExpectedSkip("tests/system/learn/test_ray_cluster.py", "no Ray", has_no_ray),
 )

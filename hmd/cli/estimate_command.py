@@ -169,7 +169,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _run_of_one(args: argparse.Namespace) -> None:
     """Print what one run says."""
-    document = _one_run_document(args)
+    document = one_run_document(args)
     if args.json:
         print_json(document)
         return
@@ -192,7 +192,7 @@ def _run_of_one(args: argparse.Namespace) -> None:
     print(document["needs"])
 
 
-def _one_run_document(args: argparse.Namespace) -> dict[str, Any]:
+def one_run_document(args: argparse.Namespace) -> dict[str, Any]:
     """Return what ``--json`` prints of one run."""
     from hmd.estimate import find_regions, index_pages
     from hmd.estimate.layout import by_heat

@@ -104,6 +104,18 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("name a TRACE, or record one with --record; see hmd simulate --help")
     if args.command:
         raise UsageError(f"one TRACE at a time: {args.command[0]!r} is too many")
+    document = simulated_document(args)
+    if args.json:
+        print_json(document)
+    else:
+        _print(args, document)
+
+
+def simulated_document(args: argparse.Namespace) -> dict[str, Any]:
+    """Simulate, and draw if asked; returns what ``--json`` prints: seconds, bytes, shares.
+
+    Raises HmdError where options do not go together, or a file cannot be used.
+    """
     from hmd.cli.plots import check_picture
     from hmd.emulate.preset import load
     from hmd.simulate.sampled_program import read_program
@@ -128,7 +140,7 @@ def run(args: argparse.Namespace) -> None:
 
         title = f"{args.trace.name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
         draw_simulation(runs, fixed, args.picture, title)
-    document = {
+    return {
         "trace": str(args.trace),
         "preset": args.preset,
         "bytes": stream.user_pages * PAGE_BYTES,
@@ -148,10 +160,6 @@ def run(args: argparse.Namespace) -> None:
             for name, each in runs.items()
         },
     }
-    if args.json:
-        print_json(document)
-    else:
-        _print(args, document)
 
 
 def _record(args: argparse.Namespace) -> None:

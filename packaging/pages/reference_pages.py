@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Write the generated parts of commands.md and configuration.md in docs/reference.
+"""Write the generated parts of commands.md, configuration.md and python.md in docs/reference.
 
 ``python packaging/pages/reference_pages.py [FOLDER]``: text above ``MARK`` in each page is
 kept; FOLDER (docs/) is where the pages go. A test fails when they are out of date.
@@ -7,15 +7,20 @@ kept; FOLDER (docs/) is where the pages go. A test fails when they are out of da
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from config_reference import SettingRow, topics
 from parsers import Command, groups, meaning, top, value
+
+from hmd import notebook
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/reference"
 MARK = "<!-- From here on made by python packaging/pages/reference_pages.py -->\n"
@@ -122,7 +127,32 @@ def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-PAGES = {"commands.md": commands, "configuration.md": configuration}
+def python() -> Iterator[str]:
+    """Yield the lines of the reference of ``hmd.notebook``, from its docstrings."""
+    for name in notebook.PUBLIC:
+        found = getattr(notebook, name)
+        yield from _member(f"## {name if inspect.isclass(found) else f'hmd.{name}'}", found)
+        members = vars(found).items() if inspect.isclass(found) else ()
+        for below, member in members:
+            described = isinstance(member, property | cached_property) or inspect.isfunction(member)
+            if not below.startswith("_") and described:
+                yield from _member(f"### {name}.{below}", member)
+
+
+def _member(heading: str, found: Any) -> Iterator[str]:
+    yield from (heading, "")
+    if inspect.isfunction(found):
+        shown = str(inspect.signature(found)).replace("self, ", "").replace("(self)", "()")
+        call = heading.rpartition(" ")[2] + shown.replace("'", "")
+        yield from ("```text", *textwrap.wrap(call, COLUMNS, subsequent_indent="    "), "```", "")
+    for block in (inspect.getdoc(found) or "").split("\n\n"):
+        text = re.sub(r":\w+:(`[^`]+`)", r"\1", " ".join(block.split())).replace("``", "`")
+        for sentence in _SENTENCE.split(text):
+            yield from textwrap.wrap(sentence, COLUMNS, break_long_words=False)
+        yield ""
+
+
+PAGES = {"commands.md": commands, "configuration.md": configuration, "python.md": python}
 
 
 def main(folder: Path) -> None:
