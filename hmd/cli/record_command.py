@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from hmd.trace.session import RecordResult
 
 DESCRIPTION = """\
-Record the memory accesses of a program and its children in a trace: sampled accesses with time,
-address, thread and latency; mappings; the node of each page; the runtime.
+Record the memory accesses of a program and its children, or of running processes, in a trace:
+sampled accesses with time, address, thread and latency; mappings; the node of each page; the
+runtime.
 
 From two traces of one program, one with --tier slow and one with --tier fast, 'hmd estimate'
 predicts the runtime of any other placement.
@@ -32,6 +33,8 @@ examples:
   hmd record -o slow.hmdt --tier slow -- ./program    all memory on the slowest tier
   hmd record -o fast.hmdt --tier fast -- ./program    all memory on the fastest tier
   hmd record -o db.hmdt --pid 4711 --seconds 30       a running process, for 30 seconds
+  hmd record -o db.hmdt --unit postgresql@15-main --seconds 5min   all processes of a service
+  hmd record -o all.hmdt --all --seconds 30           the whole machine
   hmd record -o run.hmdt --json run.json -- ./program  the summary as JSON, in a file
   hmd trace info run.hmdt                             what was recorded
 
@@ -41,7 +44,11 @@ recording and keep it.
 
 OPTIONS = f"""\
 -o, --output FILE   the trace to write
---pid PID           record a running process and its children
+--pid PID ...       record a running process and its children; may be repeated
+--cgroup PATH ...   record the processes of a control group and of those below it; may be repeated
+--unit NAME ...     record those of a systemd unit; may be repeated
+--user NAME         record those of a user, by name or number
+--all               record all processes
 --tier {{fast,slow}}  place all memory of the command on the fastest or the slowest tier, without
                     address randomisation
 --randomize         with --tier, keep address randomisation: 'hmd estimate' can then use the samples
@@ -76,14 +83,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Record until the program ends."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from hmd.linux.targets import TargetSpec
     from hmd.sample.sampler import SampleSettings
     from hmd.trace.recorder import RecordSettings
     from hmd.trace.session import RecordRequest, record_command, record_running
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if bool(command) == (args.pid is not None):
-        raise UsageError("record: name either --pid P or a command after --")
-    if args.pid is not None and args.tier is not None:
+    target = TargetSpec(
+        "recorded",
+        pids=tuple(dict.fromkeys(args.pid)),
+        user=args.user,
+        cgroup=tuple(args.cgroup) or None,
+        unit=tuple(args.unit) or None,
+    )
+    selected = target != TargetSpec("recorded")
+    if (command and (selected or args.all)) or not (command or selected or args.all):
+        raise UsageError(
+            "record: name either a command after --, or running processes by --pid, --cgroup,"
+            " --unit, --user or --all"
+        )
+    if selected and args.all:
+        raise UsageError("record: --all is all processes: leave out the other, or --all")
+    if not command and args.tier is not None:
         raise UsageError("record: --tier is for a command; 'hmd migrate' moves a running process")
     if args.randomize and args.tier is None:
         raise UsageError("record: --randomize goes with --tier; else addresses are the kernel's")
@@ -99,10 +120,7 @@ def run(args: argparse.Namespace) -> int:
             sampler=args.sampler, period=args.period, loads=args.loads, pairs=not args.no_pairs
         ),
     )
-    if args.pid is not None:
-        recorded = record_running(request, args.pid)
-    else:
-        recorded = record_command(request, command)
+    recorded = record_command(request, command) if command else record_running(request, target)
     _report(args, recorded)
     return Exit.OK if recorded.exit_code is None else recorded.exit_code
 

@@ -16,7 +16,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from hmd.base.errors import HmdError, MissingError, UnavailableError
+from hmd.base.errors import HmdError, MissingError, TargetError, UnavailableError
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.clock import Clock
 from hmd.linux.emulator_memory import SharedMemory, find_device
@@ -62,6 +62,10 @@ READ_SHARE: Final = 0.05
 """Most of the time that is spent on reading a process's mappings, or the times of its threads."""
 READ_FREE_S: Final = 0.02
 """Readings that take no longer are not put off: some 7,000 mappings, or 2,000 threads."""
+READ_ALL_SHARE: Final = 0.1
+"""Share of an interval in which processes are read in turn, and as much for their progress."""
+ALWAYS_READ: Final = 16
+"""Processes that every poll reads."""
 FLUSH_S: Final = 1.0
 """Longest time between two writes: a killed recorder loses no more than this."""
 RETRY_S: Final = 10.0
@@ -193,17 +197,21 @@ def _emulator_memory(sysfs: Path) -> SharedMemory:
 
 
 class DescendantTracker:
-    """The processes that descend from ``root``, also those that end between two reads of /proc.
+    """The processes that descend from followed ones, also where they end between reads of /proc.
 
     Reads task records, in order of time; without ``events`` it finds none. A child inherits its
     parent's name until its exec. Costs 150 bytes per process that may still have children.
     """
 
-    def __init__(self, root: ProcessId, events: TaskEvents | None, proc: Path = PROC) -> None:
+    def __init__(self, events: TaskEvents | None, proc: Path = PROC) -> None:
         self._events, self._proc = events, proc
-        self._name: dict[int, str] = {root.pid: ""}
+        self._name: dict[int, str] = {}
         self._ended: set[int] = set()
         self._unread: list[TaskRecord] = []
+
+    def follow(self, process: ProcessId) -> None:
+        """Find the children of a process."""
+        self._name.setdefault(process.pid, "")
 
     def replace_events(self, events: TaskEvents) -> None:
         """Go on with other rings; records of the last ones are not lost."""
@@ -346,6 +354,8 @@ class _RecordedProcess:
         self._since_s = time.monotonic()
         self._placement_due_s = self._placement_took_s = 0.0
         self._mapping_reads, self._time_reads = PacedReading(), PacedReading()
+        self.read_s = 0.0
+        """When it was last read, by time.monotonic()."""
 
     def write_mappings(self, writer: TraceWriter, now_ns: int, proc: Path) -> None:
         """Write the mappings if they have changed; of many, they are read more rarely."""
@@ -436,28 +446,32 @@ class _RecordedProcess:
 
 
 class Recorder:
-    """Records a process and its children."""
+    """Records the processes of a target, and their children.
+
+    Of more than ``ALWAYS_READ`` processes, mappings, placement and progress are read in turn, in a
+    bounded share of the time.
+    """
 
     def __init__(
         self,
-        root: ProcessId,
+        target: TargetSpec,
         sources: Sources,
         writer: TraceWriter,
         settings: RecordSettings | None = None,
         proc: Path = PROC,
     ) -> None:
         """Record from open sources; the caller closes them."""
-        self._root = root
+        self._target = target
         self._sources, self._writer = sources, writer
         self._clock = sources.clock
         self._settings = settings or RecordSettings()
         self._proc = proc
-        self._watcher = ProcessWatcher([TargetSpec("recorded", pids=(root.pid,))], proc)
+        self._watcher = ProcessWatcher([target], proc)
         self._running: dict[ProcessId, _RecordedProcess] = {}  # may still run
         self._index: dict[ProcessId, int] = {}  # of all, also ended ones
         self._unmapped_ended = 0
         self._tracked: tuple[ProcessId, ...] = ()
-        self._descendants = DescendantTracker(root, sources.tasks, proc)
+        self._descendants = DescendantTracker(sources.tasks, proc)
         self._unnamed: list[_RecordedProcess] = []
         self._losses = Losses()
         self._flushed_s = time.monotonic()
@@ -479,25 +493,43 @@ class Recorder:
         return self._unmapped_ended + running
 
     def begin(self) -> None:
-        """Follow the first process; its accesses are sampled from here on.
+        """Follow the processes; their accesses are sampled from here on.
 
-        Nothing from before ``since_ns`` is written: until its exec the process is a copy of hmd.
+        Nothing from before ``since_ns`` is written: until its exec a program is a copy of hmd.
+        Raises TargetError where the target has none.
         """
-        self._track((self._root,))
+        members = self._members()
+        if not members:
+            raise TargetError("nothing to record: all processes have exited")
+        self._track(members)
         self._descendants.read_forked()
         # The first call of each function takes long, so it comes before the program's exec.
-        members = self._watcher.scan()["recorded"] or (self._root,)
+        self._members()
         self._sources.sampler.read()
-        mappings = read_mappings(self._root.pid, self._proc)
+        mappings = read_mappings(members[0].pid, self._proc)
         if mappings is not None:
-            query_placement(self._root.pid, mappings, self._proc)
+            query_placement(members[0].pid, mappings, self._proc)
         self._sources.counter.start(members)
+
+    def _members(self) -> tuple[ProcessId, ...]:
+        return self._watcher.scan()[self._target.name]
+
+    def _in_turn(self) -> Iterator[_RecordedProcess]:
+        """Yield the tracked processes that are read now, those first that were not for longest."""
+        end_s = time.monotonic() + READ_ALL_SHARE * self._settings.interval_s
+        found = [self._running[process] for process in self._tracked]
+        if len(found) > ALWAYS_READ:
+            found.sort(key=lambda one: one.read_s)
+        for number, one in enumerate(found):
+            if number >= ALWAYS_READ and time.monotonic() > end_s:
+                return
+            yield one
 
     def poll(self) -> None:
         """Drain the rings and write all changes."""
         self._follow_cpus()
         forked = self._descendants.read_forked()
-        members = self._watcher.scan()["recorded"]
+        members = self._members()
         # Processes that ended since the last poll have samples too.
         self._track(tuple(dict.fromkeys((*self._tracked, *members, *forked))))
         self._read_samples()
@@ -507,8 +539,8 @@ class Recorder:
             self._track(living)
         self._forget_ended(forked)
         self._write_progress()
-        for process in self._tracked:
-            one = self._running[process]
+        for one in self._in_turn():
+            one.read_s = time.monotonic()
             now = partial(one.now_ns, self._clock, self._proc)
             one.write_mappings(self._writer, now(), self._proc)
             one.write_placement(self._writer, self._settings, now)
@@ -546,9 +578,9 @@ class Recorder:
     def _write_progress(self) -> None:
         """Write the CPU time and the executed instructions of processes."""
         ran = {
-            p: times
-            for p in self._tracked
-            if (times := self._running[p].read_cpu_times(self._proc))
+            one.process: times
+            for one in self._in_turn()
+            if (times := one.read_cpu_times(self._proc))
         }
         counts = self._sources.counter.read(ran)
         for process, times in ran.items():
@@ -575,7 +607,8 @@ class Recorder:
 
         # Where each CPU has a clock, the exit has the time of the CPU that the process ran on last.
         def exit_time() -> ClockPair:
-            return self._sources.now(last_cpu(self._root.pid, self._proc))
+            first = self._target.pids[:1]
+            return self._sources.now(last_cpu(first[0], self._proc) if first else None)
 
         with ExitRecord(ended, exit_time) as exit_record:
             first_ended: ClockPair | None = None
@@ -615,6 +648,7 @@ class Recorder:
                 index = self._index[process] = len(self._index)
                 one = self._running[process] = _RecordedProcess(process, index)
                 self._unnamed.append(one)
+                self._descendants.follow(process)
         tracked = tuple(process for process in processes if process in self._running)
         if tracked != self._tracked:
             self._tracked = tracked

@@ -28,8 +28,10 @@ from hmd.linux.clock import ClockKind
 from hmd.linux.exit_watch import ProcessExit
 from hmd.linux.own_process import bind_memory, fix_addresses
 from hmd.linux.procfs import PROC, identify, read_live_stat
+from hmd.linux.targets import TargetSpec, explain_empty
 from hmd.linux.topology import Topology, read_topology
 from hmd.sample.cpu_models import find_core, read_cpu_model
+from hmd.sample.instruction_counts import InstructionCounter
 from hmd.sample.ring_sampler import RingSampler
 from hmd.sample.sampler import SampleSettings
 from hmd.trace.recorder import Recorder, RecordSettings, Sources
@@ -258,28 +260,38 @@ def record_command(request: RecordRequest, command: Sequence[str]) -> RecordResu
         contextlib.closing(Launched(command, prepare)) as child,
         TraceWriter(request.path, describe(command, topology, sources, request.tier)) as writer,
     ):
-        return _record(request, child.pid, sources, writer, child.exited, child)
+        target = TargetSpec("recorded", pids=(child.pid,))
+        return _record(request, target, sources, writer, child.exited, child)
 
 
-def record_running(request: RecordRequest, pid: int) -> RecordResult:
-    """Record a process that runs; raises as ``record_command``."""
-    with (
-        Sources(request.sample) as sources,
-        contextlib.closing(attach(pid)) as running,
-        TraceWriter(request.path, describe([], read_topology(), sources, None)) as writer,
-    ):
-        return _record(request, pid, sources, writer, running.wait)
+def record_running(request: RecordRequest, target: TargetSpec) -> RecordResult:
+    """Record processes that run; raises as ``record_command``.
+
+    Of a target with pids until all of them have ended, of another one until it is stopped.
+    Instructions are counted for pids only: the count takes descriptors for each thread.
+    """
+    with Sources(request.sample) as sources, contextlib.ExitStack() as opened:
+        running = [opened.enter_context(contextlib.closing(attach(pid))) for pid in target.pids]
+        for pid in target.pids:
+            _check_running(pid)
+        if not running and (reason := explain_empty(target)):
+            raise TargetError(f"nothing to record: {reason}")
+        if not running and not sources.sampler.capabilities.modelled_clock:
+            sources.counter.close()
+            sources.counter = InstructionCounter("not counted: not recorded by pid")
+
+        def ended(timeout_s: float) -> bool:
+            end_s = time.monotonic() + timeout_s
+            if not running:
+                time.sleep(timeout_s)
+            return bool(running) and all(each.wait(end_s - time.monotonic()) for each in running)
+
+        about = describe([], read_topology(), sources, None)
+        writer = opened.enter_context(TraceWriter(request.path, about))
+        return _record(request, target, sources, writer, ended)
 
 
-def _record(
-    request: RecordRequest,
-    pid: int,
-    sources: Sources,
-    writer: TraceWriter,
-    exited: Callable[[float], bool],
-    child: Launched | None = None,
-) -> RecordResult:
-    """Record until the end, or a signal that asks for it; releases the ``child``, if it is one."""
+def _check_running(pid: int) -> None:
     process, seen = identify(pid), read_live_stat(pid)
     if process is None:
         raise TargetError(f"process {pid} has exited before it was recorded: name another")
@@ -288,7 +300,18 @@ def _record(
             f"the first thread of process {pid} has ended, and its mappings cannot be read by that"
             " id: record the program from its start (hmd record -- PROGRAM)"
         )
-    recorder = Recorder(process, sources, writer, request.settings)
+
+
+def _record(
+    request: RecordRequest,
+    target: TargetSpec,
+    sources: Sources,
+    writer: TraceWriter,
+    exited: Callable[[float], bool],
+    child: Launched | None = None,
+) -> RecordResult:
+    """Record until the end, or a signal that asks for it; releases the ``child``, if it is one."""
+    recorder = Recorder(target, sources, writer, request.settings)
     recorder.begin()
     began = sources.now()
     if child is not None:

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from hmd.base.errors import MissingError, TargetError
+from hmd.base.errors import Exit, MissingError, TargetError
 from hmd.base.units import PAGE_BYTES
+from hmd.cli.main import main
 from hmd.linux.procfs import identify
+from hmd.linux.targets import TargetSpec
 from hmd.linux.topology import Topology, read_topology
 from hmd.sample.access_batch import Kind
 from hmd.sample.sampler import SampleSettings
@@ -40,6 +42,10 @@ time.sleep({seconds})
 def request(path: Path, **more: object) -> RecordRequest:
     sample = SampleSettings(sampler="faults", period=1)
     return RecordRequest(path, sample=sample, settings=RecordSettings(interval_s=0.05), **more)  # type: ignore[arg-type]
+
+
+def of_pids(*pids: int) -> TargetSpec:
+    return TargetSpec("recorded", pids=pids)
 
 
 def touch(pages: int, seconds: float = 0.3) -> list[str]:
@@ -134,7 +140,7 @@ def test_recorder_of_many_short_lived_processes_keeps_their_index_only(tmp_path:
         assert process is not None
         about = describe(["forks"], read_topology(), sources, None)
         writer = opened.enter_context(TraceWriter(tmp_path / "t", about))
-        recorder = Recorder(process, sources, writer)
+        recorder = Recorder(TargetSpec("recorded", pids=(process.pid,)), sources, writer)
         recorder.begin()
         child.release()
         deadline_s = time.monotonic() + 60
@@ -167,7 +173,7 @@ def test_record_running_process_ends_after_requested_time(tmp_path: Path) -> Non
         assert process.stdout is not None
         process.stdout.readline()
         began = time.monotonic()
-        recorded = record_running(request(tmp_path / "t", seconds=0.3), process.pid)
+        recorded = record_running(request(tmp_path / "t", seconds=0.3), of_pids(process.pid))
         assert time.monotonic() - began < 20
         assert process.poll() is None
         process.kill()
@@ -177,11 +183,78 @@ def test_record_running_process_ends_after_requested_time(tmp_path: Path) -> Non
     assert len(np.concatenate([change.by_page()[0] for change in trace.placement])) >= 100
 
 
+def test_record_of_several_pids_ends_with_the_last(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as opened:
+        running = [
+            opened.enter_context(subprocess.Popen(touch(100, seconds), stdout=subprocess.PIPE))
+            for seconds in (1.0, 2.0)
+        ]
+        for process in running:
+            assert process.stdout is not None
+            process.stdout.readline()
+        pids = [process.pid for process in running]
+        recorded = record_running(request(tmp_path / "t"), of_pids(*pids))
+        assert [process.poll() for process in running] != [None, None]
+    trace = read_trace(tmp_path / "t")
+    assert recorded.exit_code is None
+    assert [process.pid for process in trace.processes] == sorted(pids)
+    assert {snapshot.process for snapshot in trace.mappings} == {0, 1}
+
+
+def test_record_of_a_user_has_processes_that_begin_later_and_their_children(
+    tmp_path: Path,
+) -> None:
+    """By the shortest-lived way: a process that another one of the user starts, and that ends."""
+    script = f"sleep 0.4; exec {sys.executable} -S -c 'import time; time.sleep(30)'"
+    with contextlib.ExitStack() as opened:
+        user = {"user": 54321}
+        first = opened.enter_context(subprocess.Popen(["sleep", "30"], **user))  # type: ignore[call-overload]
+        later = opened.enter_context(subprocess.Popen(["sh", "-c", script], **user))  # type: ignore[call-overload]
+        target = TargetSpec("recorded", user=54321)
+        recorded = record_running(request(tmp_path / "t", seconds=1.5), target)
+        for process in (first, later):
+            process.kill()
+    trace = read_trace(tmp_path / "t")
+    pids = {process.pid for process in trace.processes}
+    assert {first.pid, later.pid} < pids
+    assert recorded.processes == len(pids) == 3
+    assert trace.about["instructions"] is None
+
+
+def test_record_of_the_whole_machine_reads_processes_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hmd.trace.recorder.ALWAYS_READ", 1)
+    monkeypatch.setattr("hmd.trace.recorder.READ_ALL_SHARE", 0.0)
+    with contextlib.ExitStack() as opened:
+        running = [opened.enter_context(subprocess.Popen(["sleep", "30"])) for _ in range(5)]
+        target = TargetSpec("recorded")
+        record_running(request(tmp_path / "t", seconds=5.0), target)
+        for process in running:
+            process.kill()
+    trace = read_trace(tmp_path / "t")
+    pids = [process.pid for process in trace.processes]
+    assert {process.pid for process in running} < set(pids)
+    # A poll reads one process: all are read once before any is read again.
+    first = [snapshot.process for snapshot in trace.mappings][: len(pids) // 2]
+    assert len(set(first)) == len(first)
+
+
+def test_record_of_nothing_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["record", "--sampler=faults", "-o", str(tmp_path / "t")]
+    assert main([*words, "--unit", "no-such-unit"]) == Exit.TARGET
+    assert "nothing to record: no process has unit 'no-such-unit'" in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()
+    for wrong in ([], ["--all", "--pid", "1"], ["--user", "root", "--", "true"]):
+        assert main([*words, *wrong]) == Exit.USAGE
+    assert main([*words, "--all", "--tier", "slow"]) == Exit.USAGE
+
+
 def test_record_of_missing_command_or_process_raises(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="cannot run"):
         record_command(request(tmp_path / "t"), ["/no/such"])
     with pytest.raises(TargetError, match="no process"):
-        record_running(request(tmp_path / "t"), 2**22 - 1)
+        record_running(request(tmp_path / "t"), of_pids(2**22 - 1))
 
 
 def test_record_on_tier_of_one_tier_machine_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hmd.linux.procfs import identify
+from hmd.linux.targets import TargetSpec
 from hmd.linux.topology import read_topology
 from hmd.sample.sampler import SampleSettings
 from hmd.trace.reader import read_trace
@@ -76,7 +77,7 @@ def test_record_samples_cpus_that_come_online(program: Program, tmp_path: Path) 
         assert process is not None
         about = describe(["touch"], read_topology(), sources, None)
         writer = opened.enter_context(TraceWriter(tmp_path / "t", about))
-        recorder = Recorder(process, sources, writer)
+        recorder = Recorder(TargetSpec("recorded", pids=(process.pid,)), sources, writer)
         recorder.begin()
         program.touch()
         recorder.poll()
