@@ -65,11 +65,12 @@ site: setup ## Build the documentation into build/site; a broken link fails
 pictures: setup ## Draw the pictures of the documents from docs/results; docs/images
 	$(PYTHON) -m bench.documents.pictures
 
-wheel: setup ## Build source distribution and wheel; build/dist/
+wheel: setup ## Build source distribution, wheel and SBOM; build/dist/
 	@rm -rf build/dist
 	$(PYTHON) -m build --no-isolation --outdir build/dist .
+	$(PYTHON) packaging/sbom.py build/dist/hmd.cdx.json
 
-deb: setup ## Build the Debian package build/deb/hmd_VERSION_amd64.deb
+deb: setup ## Build the Debian package build/deb/hmd_VERSION_amd64.deb, with its SBOM
 	@setup/debian.sh
 	@packaging/build_deb.sh
 

@@ -49,6 +49,8 @@ build_package() {
 	quietly deb-package "could not build the package" env HMD_PIP="$PYTHON -m pip" \
 		sh -c 'cd "$1" && dpkg-buildpackage --build=binary -us -uc' sh "$source"
 	mv "$WORK/hmd_${version}_amd64.deb" "$OUTPUT/"
+	"$PYTHON" packaging/sbom.py "$OUTPUT/hmd_${version}_amd64.cdx.json" \
+		"$OUTPUT/hmd_${version}_amd64.deb"
 }
 
 # Modules of other paths are not part of the package.
