@@ -30,6 +30,7 @@ from hmd.cli.output import described, note_invocation
 from hmd.estimate.layout import heat_order
 from hmd.estimate.samples import PageIndex, index_pages, page_keys
 from hmd.trace.reader import TraceFile
+from hmd.trace.trace import Trace
 
 if TYPE_CHECKING:
     import argparse
@@ -80,7 +81,7 @@ def policies() -> tuple[PolicyInfo, ...]:
 class Recording:
     """A trace of a program: samples, the pages that they show, and what follows from both.
 
-    ``samples`` has up to 2^20 of the samples, every ``stride``-th; ``pages`` counts all of them.
+    ``samples`` has up to 2^20 of the samples, every ``trace.stride``-th; ``pages`` counts all.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,24 +90,14 @@ class Recording:
 
     def __repr__(self) -> str:
         return (
-            f"<{self.path}: {self.runtime_s:.3f} s, {self._file.recorded:,} samples,"
+            f"<{self.path}: {self.trace.runtime_ns / 1e9:.3f} s, {self._file.recorded:,} samples,"
             f" {len(self.pages):,} pages>"
         )
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        """What the trace says of its program, machine and sampler: META of the trace format."""
-        return self._file.thinned.about
-
-    @property
-    def runtime_s(self) -> float:
-        """The program's runtime in seconds, by the trace's clock."""
-        return self._file.thinned.runtime_ns / 1e9
-
-    @property
-    def stride(self) -> int:
-        """``samples`` has every so many of the trace's."""
-        return self._file.thinned.stride
+    def trace(self) -> Trace:
+        """The trace: ``about`` (META of the format), ``processes``, ``runtime_ns``, ``stride``."""
+        return self._file.thinned
 
     @property
     def samples(self) -> Samples:
@@ -116,7 +107,7 @@ class Recording:
         store, 2 page fault), ``latency_ns`` (0: unknown), ``period`` (accesses that a row stands
         for) and ``instructions`` (0: unknown).
         """
-        return self._file.thinned.samples
+        return self.trace.samples
 
     @cached_property
     def pages(self) -> PageIndex:
@@ -149,7 +140,7 @@ class Recording:
 
         It is that of sampled pages, a lower bound: a longer period shows less.
         """
-        samples, trace = self.samples, self._file.thinned
+        samples, trace = self.samples, self.trace
         window_ns = max(window_s * 1e9 if window_s else trace.runtime_ns / 100, 1.0)
         passed = samples.time_ns.astype(np.float64) - trace.begin_ns
         window = np.maximum(passed / window_ns, 0).astype(np.int64)
@@ -188,7 +179,7 @@ class Recording:
 
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.png"
-            draw_trace(self._file.thinned, file)
+            draw_trace(self.trace, file)
             return Picture(file.read_bytes())
 
 

@@ -10,10 +10,9 @@ import argparse
 import itertools
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hmd.base.errors import UsageError
 from hmd.cli.arguments import add_options, whole_number
@@ -59,6 +58,10 @@ OPTIONS = f"""\
 """
 
 KEYS: Final = "q leaves, arrows scroll, s next column, c cgroups, / filter"
+_UNREAD: Final = {
+    "forbidden": "which this user may not read (root may)",
+    "late": "for which --cpu does not suffice",
+}
 _STEPS: Final = {"\x1b[A": -1, "k": -1, "\x1b[B": 1, "j": 1, "\x1b[5~": -20, "\x1b[6~": 20}
 
 
@@ -130,20 +133,14 @@ class _Machine:
             rows, all_read = read_cgroups(self._cpu_s)
             return rows, "" if all_read else "not all cgroups were read: raise --cpu"
         rows = self._processes.read(self._cpu_s)
-        unread = Counter(row.known for row in rows)
-        said = {
-            "forbidden": "which this user may not read (root may)",
-            "late": "for which --cpu does not suffice",
-        }
-        return rows, "; ".join(
-            f"not read: {count} processes, {format_bytes(_sum(rows, known))}, {said[known]}"
-            for known, count in sorted(unread.items())
-            if known in said
-        )
-
-
-def _sum(rows: Sequence[MemoryRow], known: str) -> int:
-    return sum(row.total_bytes for row in rows if row.known == known)
+        unread = []
+        for known, why in _UNREAD.items():
+            sizes = [row.total_bytes for row in rows if row.known == known]
+            if sizes:
+                unread.append(
+                    f"not read: {len(sizes)} processes, {format_bytes(sum(sizes))}, {why}"
+                )
+        return rows, "; ".join(unread)
 
 
 def print_views(args: argparse.Namespace, count: int | None) -> None:
@@ -161,18 +158,11 @@ def print_views(args: argparse.Namespace, count: int | None) -> None:
         rows, unread = machine.read(view)
         shown = view.select(rows)[: getattr(args, "rows", None)]
         if args.json:
-            print_json_line(_document(machine, shown, unread))
+            found = [asdict(row) for row in shown]
+            print_json_line({"tiers": machine.topology.tiers, "rows": found, "unread": unread})
         else:
             console().print(_screen(machine, view, shown, unread), crop=False)
             sys.stdout.flush()
-
-
-def _document(machine: _Machine, rows: Sequence[MemoryRow], unread: str) -> dict[str, Any]:
-    return {
-        "tiers": machine.topology.tiers,
-        "rows": [asdict(row) for row in rows],
-        "unread": unread,
-    }
 
 
 def _screen(machine: _Machine, view: View, rows: Sequence[MemoryRow], unread: str) -> Group:

@@ -11,8 +11,9 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Final
 
 from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import Level, RecordColumns
@@ -48,28 +49,36 @@ _LOADS, _STORES = (b"R", b"r", b"read"), (b"W", b"w", b"write")
 
 
 def form_of(path: Path) -> str | None:
-    """Return the name of a file's form by its first line that has one, None where none has.
+    """Return the name of a file's form by the first of 64 lines that has one, None where none has.
 
-    Raises OSError where the file cannot be read.
+    Raises TraceError where the file cannot be read, or is a compressed one of another form.
     """
-    with path.open("rb") as file:
-        compressed = file.read(2) == GZIP
-    try:
-        with _open(path, compressed=compressed) as file:
-            for _ in range(64):
-                line = file.readline(_MAX_LINE).strip()
-                for name, pattern in _PATTERNS.items():
-                    if pattern.fullmatch(line):
-                        return name
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TraceError(f"{path} is damaged: {error}") from None
-    if compressed:
+    for _, line in islice(_lines(path), 64):
+        for name, pattern in _PATTERNS.items():
+            if pattern.fullmatch(line):
+                return name
+    if _is_compressed(path):
         raise TraceError(f"{path}: no access of Pin or DynamoRIO in its first 64 lines")
     return None
 
 
-def _open(path: Path, *, compressed: bool) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path) if compressed else path.open("rb"))
+def _is_compressed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(GZIP)) == GZIP
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the text of each line; raises TraceError where the file is damaged."""
+    number = 0
+    try:
+        with gzip.open(path) if _is_compressed(path) else path.open("rb") as file:
+            while line := file.readline(_MAX_LINE):
+                number += 1
+                yield number, line.strip()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TraceError(f"{path}:{number}: damaged: {error}") from None
+    except OSError as error:
+        raise read_failed(path, error) from None
 
 
 class AccessText:
@@ -121,35 +130,20 @@ class AccessText:
     def _rows(self) -> Iterator[tuple[int, int, int]]:
         """Yield address, kind and process of each access."""
         pattern, named = _PATTERNS[self._form], set[int]()
-        with self.path.open("rb") as file:
-            compressed = file.read(2) == GZIP
-        number = 0
-        try:
-            with _open(self.path, compressed=compressed) as file:
-                while line := file.readline(_MAX_LINE):
-                    number += 1
-                    found = pattern.fullmatch(line.strip())
-                    if found is None:
-                        self._skip(line)
-                        continue
-                    words = found.groupdict()
-                    kind = words.get("kind", b"r")
-                    if kind not in _LOADS + _STORES:  # an instruction, by its opcode
-                        continue
-                    process = int(words.get("process") or 1) or 1
-                    if process not in named:
-                        named.add(process)
-                        self.tasks.add_name(0, process, clean_name(self.path.stem))
-                    stored = Kind.STORE if kind in _STORES else Kind.LOAD
-                    yield int(words["address"], 16), stored, process
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise TraceError(f"{self.path}:{number}: damaged: {error}") from None
-        except OSError as error:
-            raise read_failed(self.path, error) from None
-        except ValueError as error:
-            raise TraceError(f"{self.path}:{number}: {error}") from None
-
-    def _skip(self, line: bytes) -> None:
-        """Raise ValueError where a line is neither empty nor a remark."""
-        if line.strip() and self._form != _VIEW and not line.startswith((b"#", b"Format:")):
-            raise ValueError(f"no access as {self._form} prints it")
+        for number, line in _lines(self.path):
+            found = pattern.fullmatch(line)
+            if found is None:
+                # Of a view, other records; elsewhere remarks alone.
+                if line and self._form != _VIEW and not line.startswith((b"#", b"Format:")):
+                    raise TraceError(f"{self.path}:{number}: no access as {self._form} prints it")
+                continue
+            words = found.groupdict()
+            kind = words.get("kind", b"r")
+            if kind not in _LOADS + _STORES:  # an instruction, by its opcode
+                continue
+            process = int(words.get("process") or 1) or 1
+            if process not in named:
+                named.add(process)
+                self.tasks.add_name(0, process, clean_name(self.path.stem))
+            stored = Kind.STORE if kind in _STORES else Kind.LOAD
+            yield int(words["address"], 16), stored, process

@@ -66,7 +66,7 @@ def test_columns_working_set_and_needed_memory(folder: Path) -> None:
     assert slow.needed_bytes(0) == 0
     assert slow.needed_bytes(1) == pages * PAGE_BYTES
     assert 0 < slow.needed_bytes(0.5) < slow.needed_bytes(0.9) < pages * PAGE_BYTES
-    whole = slow.working_set(window_s=slow.runtime_s)
+    whole = slow.working_set(window_s=slow.trace.runtime_ns / 1e9)
     assert whole.bytes.tolist() == [pages * PAGE_BYTES]
     parts = slow.working_set()
     assert len(parts.bytes) == 100
