@@ -91,7 +91,7 @@ def _info(args: argparse.Namespace) -> None:
         return
     screen = console()
     rows: list[tuple[str, Any]] = [
-        ("program", " ".join(summary["command"]) or ", ".join(summary["processes"])),
+        ("program", " ".join(summary["command"]) or _listed(summary["processes"])),
         ("recorded", f"{summary['date']}, hmd {summary['hmd']}, Linux {summary['kernel']}"),
         ("placed", f"whole on the {summary['tier']} tier" if summary["tier"] else "by the kernel"),
         ("runtime", _runtime(summary)),
@@ -123,6 +123,11 @@ def _info(args: argparse.Namespace) -> None:
     screen.print(table(["", str(args.file)], rows))
 
 
+def _listed(processes: list[str]) -> str:
+    more = f" and {len(processes) - _LISTED} more" if len(processes) > _LISTED else ""
+    return ", ".join(processes[:_LISTED]) + more
+
+
 def _levels(levels: dict[str, Any]) -> str:
     """Return the shares of what answered a recording's samples of user memory."""
     counts = {
@@ -132,6 +137,8 @@ def _levels(levels: dict[str, Any]) -> str:
     return ", ".join(f"{name} {format_share(count / whole)}" for name, count in counts.items())
 
 
+_LISTED = 16
+"""Processes that are named of a recording without a command."""
 _RECORDING_SHARE = 0.005
 """Share of the runtime from which the cost of samples is worth a word."""
 

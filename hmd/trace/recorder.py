@@ -5,9 +5,9 @@
 belong together: the emulated machine's samples have modelled time, and its CPUs count instructions;
 everywhere else times are CLOCK_MONOTONIC, and the CPU's PMU counts, if there is one.
 
-``Recorder`` takes open sources, a writer and a process. It polls until the process and its children
-have ended, the time is up, or it is stopped. Memory is bounded by what one poll reads, by the
-mappings of processes that run, and by 300 bytes for each of ``MAX_PROCESSES``.
+``Recorder`` takes a target, open sources and a writer. It polls until the target's processes and
+their children have ended, the time is up, or it is stopped. Memory is bounded by what one poll
+reads, by the mappings of processes that run, and by 300 bytes for each of ``MAX_PROCESSES``.
 """
 
 from __future__ import annotations
