@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from hmd.base.errors import UsageError
+from hmd.base.errors import MissingError, UsageError
 from hmd.cli.arguments import add_options, whole_number
 from hmd.cli.output import console, format_bytes, print_json_line, table
 
@@ -80,6 +80,7 @@ class View:
     cgroups: bool
     first: int = 0
     typing: bool = False
+    live: bool = False
 
     def press(self, keys: str, columns: Sequence[str]) -> bool:
         """Take the keys that were read at once; returns whether to leave."""
@@ -126,14 +127,19 @@ class _Machine:
         self.columns = ["total", "name", "pid", *(str(node.id) for node in self.topology.nodes)]
 
     def read(self, view: View) -> tuple[list[MemoryRow], str]:
-        """Return the rows, and what was not read."""
+        """Return the rows, and what was not read; live, processes where there are no cgroups."""
         from hmd.linux.machine_memory import read_cgroups
 
+        unread: list[str] = []
         if view.cgroups:
-            rows, all_read = read_cgroups(self._cpu_s)
-            return rows, "" if all_read else "not all cgroups were read: raise --cpu"
+            try:
+                rows, all_read = read_cgroups(self._cpu_s)
+                return rows, "" if all_read else "not all cgroups were read: raise --cpu"
+            except MissingError as error:
+                if not view.live:
+                    raise
+                view.cgroups, unread = False, [str(error)]
         rows = self._processes.read(self._cpu_s)
-        unread = []
         for known, why in _UNREAD.items():
             sizes = [row.total_bytes for row in rows if row.known == known]
             if sizes:
@@ -150,6 +156,7 @@ def print_views(args: argparse.Namespace, count: int | None) -> None:
         raise UsageError(f"--sort {args.sort}: sort by {', '.join(machine.columns)}")
     view = View(args.sort, args.filter or "", args.cgroups)
     if count is None and not args.json and sys.stdout.isatty() and not console().is_dumb_terminal:
+        view.live = True
         _show_live(machine, view, args.interval)
         return
     for number in itertools.count() if count is None else range(count):
