@@ -161,7 +161,7 @@ def read_cgroups(
         waiting += [f"{group}/{name}" for name in below]
         of_nodes = _group_bytes(group, cgroups)
         if total := sum(of_nodes.values()):
-            rows.append(MemoryRow(group or "/", 0, group, total, of_nodes))
+            rows.append(MemoryRow(group or "/", 0, group or "/", total, of_nodes))
     return rows, True
 
 
