@@ -145,3 +145,9 @@ def _report(args: argparse.Namespace, recorded: RecordResult) -> None:
             f"mappings were read: take a shorter --interval (now {args.interval:g} s)",
             file=sys.stderr,
         )
+    if recorded.unread:
+        print(
+            f"hmd: {recorded.unread} of {recorded.processes} processes have no mappings: they are "
+            "read in turn, the largest first; record for longer, or fewer processes",
+            file=sys.stderr,
+        )

@@ -489,8 +489,16 @@ class Recorder:
     @property
     def short_lived(self) -> int:
         """Number of processes that ended before their mappings were read."""
-        running = sum(one.mappings is None for one in self._running.values())
-        return self._unmapped_ended + running
+        return self._unmapped_ended + len(self._unmapped) - self.unread
+
+    @property
+    def unread(self) -> int:
+        """Number of processes that run, and whose turn has not come before the end."""
+        return sum(alive(process, self._proc) for process in self._unmapped)
+
+    @property
+    def _unmapped(self) -> list[ProcessId]:
+        return [process for process, one in self._running.items() if one.mappings is None]
 
     def begin(self) -> None:
         """Follow the processes; their accesses are sampled from here on.
@@ -515,11 +523,12 @@ class Recorder:
         return self._watcher.scan()[self._target.name]
 
     def _in_turn(self) -> Iterator[_RecordedProcess]:
-        """Yield the tracked processes that are read now, those first that were not for longest."""
+        """Yield the processes that are read now: the longest unread, of these the largest."""
         end_s = time.monotonic() + READ_ALL_SHARE * self._settings.interval_s
         found = [self._running[process] for process in self._tracked]
         if len(found) > ALWAYS_READ:
-            found.sort(key=lambda one: one.read_s)
+            sizes = self._watcher.resident_bytes
+            found.sort(key=lambda one: (one.read_s, -sizes(one.process)))
         for number, one in enumerate(found):
             if number >= ALWAYS_READ and time.monotonic() > end_s:
                 return

@@ -229,7 +229,8 @@ class RecordResult:
     """Result of a recording; ``exit_code`` is None if hmd did not start the program, or it runs on.
 
     ``runtime_ns`` is by the clock of that name, ``elapsed_ns`` by CLOCK_MONOTONIC. Of
-    ``short_lived`` processes there are samples but no mappings.
+    ``short_lived`` processes there are samples but no mappings, as of ``unread`` ones, which still
+    ran.
     """
 
     runtime_ns: int
@@ -238,6 +239,7 @@ class RecordResult:
     exit_code: int | None
     processes: int
     short_lived: int
+    unread: int
     samples: int
     lost: int
     throttled: int
@@ -343,6 +345,7 @@ def _record(
         exit_code=ending.exit_code,
         processes=recorder.processes,
         short_lived=recorder.short_lived,
+        unread=recorder.unread,
         samples=writer.samples,
         lost=sources.losses.lost,
         throttled=sources.losses.throttled,

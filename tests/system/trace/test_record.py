@@ -229,7 +229,7 @@ def test_record_of_the_whole_machine_reads_processes_in_turn(
     with contextlib.ExitStack() as opened:
         running = [opened.enter_context(subprocess.Popen(["sleep", "30"])) for _ in range(5)]
         target = TargetSpec("recorded")
-        record_running(request(tmp_path / "t", seconds=5.0), target)
+        recorded = record_running(request(tmp_path / "t", seconds=1.0), target)
         for process in running:
             process.kill()
     trace = read_trace(tmp_path / "t")
@@ -238,6 +238,10 @@ def test_record_of_the_whole_machine_reads_processes_in_turn(
     # A poll reads one process: all are read once before any is read again.
     first = [snapshot.process for snapshot in trace.mappings][: len(pids) // 2]
     assert len(set(first)) == len(first)
+    assert recorded.unread > 0
+    assert recorded.unread + recorded.short_lived + len({m.process for m in trace.mappings}) == len(
+        pids
+    )
 
 
 def test_record_of_nothing_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
