@@ -76,6 +76,12 @@ TARGETS = [
         stack=True,
     ),
     Panel(
+        "Never slow: memory off the fastest tier",
+        "What targets with never_slow have on slower tiers, as the kernel counts it: 0 is proof.",
+        "bytes",
+        (Query("hmd_target_off_fastest_bytes{T}", "{{target}}"),),
+    ),
+    Panel(
         "Memory with 90 % of accesses",
         "The hottest pages of each target that have nine tenths of its accesses.",
         "bytes",
@@ -144,6 +150,7 @@ TARGETS = [
         "bytes",
         (
             Query("sum by (target) (hmd_target_dry_run{T})", "{{target}} in a dry run"),
+            Query("sum by (target) (hmd_target_resting{T})", "{{target}} outside of its hours"),
             Query(
                 "sum by (target, direction) (hmd_dry_run_bytes_total{T})",
                 "{{target}} {{direction}}",

@@ -24,13 +24,15 @@ A configuration is a YAML file (usually /etc/hmd/hmd.yaml). The files *.yaml in 
 same name with the suffix .d (/etc/hmd/hmd.d) are merged into it in the order of their names.
 
 "check" also warns of what this machine lacks for the configuration, such as a user or a memory
-node; warnings do not change the exit code. "generate" names the largest services (systemd units,
+node, and of targets that match nothing now; warnings do not change the exit code, but with
+--machine. "generate" names the largest services (systemd units,
 else user and executable) and begins with a dry run.
 """
 
 EXAMPLES = """\
 examples:
   hmd config check /etc/hmd/hmd.yaml        one line FILE:LINE for each mistake, exit 3 if any
+  hmd config check --machine FILE           the same where something does not fit this machine
   hmd config match /etc/hmd/hmd.yaml        processes and memory of each target now
   hmd config generate > hmd.yaml            from the largest services of this machine
   hmd config show /etc/hmd/hmd.yaml         every setting, with the defaults filled in
@@ -42,8 +44,12 @@ MAX_SHOWN = 8
 """Processes of a target that "match" lists."""
 
 
-CHECK = "FILE\n--json  print {ok, errors, warnings} as JSON"
-MATCH = "FILE\n--json  print JSON: bytes"
+CHECK = """\
+FILE
+--machine  the file must fit this machine: exit 3 for warnings, too
+--json     print {ok, errors, warnings} as JSON
+"""
+MATCH = "FILE\n--json  print JSON: bytes, and the cgroup whose limits hold (per_cgroup)"
 GENERATE = "--targets N = 8  most targets (default 8)"
 SHOW = "FILE\n--json  print JSON instead of YAML"
 
@@ -73,20 +79,22 @@ def run_check(args: argparse.Namespace) -> int:
             raise
         print_json({"ok": False, "errors": str(error).splitlines(), "warnings": []})
         return Exit.CONFIG
+    fits = not (args.machine and warnings)
+    code = Exit.OK if fits else Exit.CONFIG
     if args.json:
-        print_json({"ok": True, "errors": [], "warnings": warnings})
-        return Exit.OK
+        print_json({"ok": fits, "errors": [], "warnings": warnings})
+        return code
     for warning in warnings:
         print(f"hmd: {warning}", file=sys.stderr)
     count = f", {len(warnings)} warning{'s' if len(warnings) > 1 else ''}" if warnings else ""
-    print(f"{args.file}: ok{count}")
-    return Exit.OK
+    print(f"{args.file}: {'ok' if fits else 'does not fit this machine'}{count}")
+    return code
 
 
 def _warnings(config: Config, document: Mapping) -> list[str]:
     """Return what does not fit this machine, each with the place of its setting."""
     from hmd.config.load import located
-    from hmd.daemon.checks import empty_targets, machine_warnings, start_failures
+    from hmd.daemon.checks import machine_warnings, start_failures, target_warnings
     from hmd.linux.topology import read_topology
 
     try:
@@ -95,7 +103,7 @@ def _warnings(config: Config, document: Mapping) -> list[str]:
         return [f"warning: {error}"]
     warned = machine_warnings(config, topology)
     explained = {note.path[:2] for note in warned}
-    warned += [note for note in empty_targets(config) if note.path not in explained]
+    warned += [note for note in target_warnings(config, topology) if note.path not in explained]
     return [
         *(located(document, note.path, note.text, "warning") for note in warned),
         *(
@@ -109,15 +117,21 @@ def run_match(args: argparse.Namespace) -> None:
     """Print the processes of each target and their resident memory, the largest first."""
     from hmd.config import load
     from hmd.daemon.checks import matches
+    from hmd.daemon.settings import limit_groups
     from hmd.linux.procfs import read_stat
 
     found: list[dict[str, Any]] = []
-    for target, sizes, reason in matches(load(args.file)):
+    config = load(args.file)
+    for target, sizes, reason in matches(config):
         names = {
             p: stat.name.decode("utf-8", "replace") for p in sizes if (stat := read_stat(p.pid))
         }
         largest = sorted(sizes.items(), key=lambda item: -item[1])
-        processes = [{"pid": p.pid, "name": names.get(p, "?"), "bytes": n} for p, n in largest]
+        groups = dict(zip(sizes, limit_groups(config, dict.fromkeys(sizes, target)), strict=True))
+        processes = [
+            {"pid": p.pid, "name": names.get(p, "?"), "bytes": n, "cgroup": groups[p][1]}
+            for p, n in largest
+        ]
         found.append({"target": target, "processes": processes, "empty_reason": reason})
     if args.json:
         print_json({"targets": found})
@@ -129,7 +143,8 @@ def run_match(args: argparse.Namespace) -> None:
         print(f"{row['target']}: {row['empty_reason'] or some}")
         for each in members[:MAX_SHOWN]:
             name = printable(each["name"])
-            print(f"  {each['pid']:>8} {name:<16} {format_bytes(each['bytes'])}")
+            of = f"  {printable(each['cgroup'])}" if each["cgroup"] else ""
+            print(f"  {each['pid']:>8} {name:<16} {format_bytes(each['bytes'])}{of}")
         if len(members) > MAX_SHOWN:
             print(f"  and {len(members) - MAX_SHOWN} more")
 

@@ -58,6 +58,12 @@ def summary(status: Status) -> list[str]:
     for target in status["targets"]:
         if reason := target.get("empty_reason"):
             lines.append(f"target {target['name']}: {reason}")
+        if target.get("resting"):
+            lines.append(f"target {target['name']} is outside of its hours: it is only observed")
+        if (off := target.get("off_fastest_bytes")) is not None:
+            why = " (hmd config check says what keeps more from going there)" if off else ""
+            size = format_bytes(off)
+            lines.append(f"target {target['name']} is never slow: {size} off the fastest tier{why}")
     if not status["reload"]["successful"]:
         lines.append(
             f"last reload failed, the old configuration stays: {status['reload']['error']}"

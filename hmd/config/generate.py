@@ -27,7 +27,8 @@ MIN_BYTES: Final = 64 << 20
 MIN_RSS_BYTES: Final = 16 << 20
 """Resident memory from which a process of it counts, and is followed."""
 
-_OF_USERS = re.compile(r"user@\d+\.service|session-.*\.scope|init\.scope")
+_OF_USERS = re.compile(r"user@\d+\.service|session-.*\.scope|init\.scope|.*[0-9a-f]{32,}.*\.scope")
+"""Units that name a session or a container, not a program: another one after a restart."""
 
 
 @dataclass(slots=True)

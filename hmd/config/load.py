@@ -67,6 +67,10 @@ def _names(config: Config) -> Iterator[Contradiction]:
 
 def _limits(config: Config) -> Iterator[Contradiction]:
     for index, target in enumerate(config.targets):
+        if target.per_cgroup and not target.cgroup:
+            yield ("targets", index, "per_cgroup"), "set cgroup, to the pattern of these cgroups"
+        if target.never_slow and target.fast_max != Amount(share=1.0):
+            yield ("targets", index, "never_slow"), "remove its fast_max, which contradicts it"
         if exceeds(target.fast_min, target.fast_max):
             least, most = format_amount(target.fast_min), format_amount(target.fast_max)
             yield ("targets", index, "fast_min"), f"{least} is above the fast_max of {most}"

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_
 
 from hmd.base.config_section import ConfigSection
 from hmd.base.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
+from hmd.base.weekly_hours import Hours
 from hmd.config.decide import DecideSection, IdleTime
 from hmd.linux.targets import SafeRegex
 from hmd.sample.sampler import SamplerChoice, describe_samplers
@@ -154,6 +155,29 @@ class TargetSection(_Section):
     fast_max: SizeOrShare = Amount(share=1.0)
     """Most memory of the fastest tier that this target may use. A page that several processes map
     counts for one of them: the process in which hmd finds it first."""
+
+    middle_max: SizeOrShare = Amount(share=1.0)
+    """Most memory of each tier between the fastest and the slowest that this target may use. A tick
+    may exceed it by what it moves."""
+
+    per_cgroup: bool = False
+    """fast_min, fast_max and middle_max hold for each cgroup that a pattern of cgroup matches, by
+    itself, as for each pod with cgroup: /kubepods.slice/*/*; not for all of them together."""
+
+    never_slow: bool = False
+    """Keep all its pages on the fastest tier: hmd moves none off it (but for drained nodes), and
+    those that lie elsewhere to it, sampled or not, before all others. What does not fit there, the
+    kernel still allocates elsewhere, unless a cpuset confines it: hmd config check says how."""
+
+    rate: Rate | None = None
+    """Most bytes per second of this target that may move, within migrate.rate. Unset: that."""
+
+    active: Annotated[
+        tuple[Hours, ...], BeforeValidator(_one_or_many, json_schema_input_type=Hours | list[Hours])
+    ] = ()
+    """Hours in which its pages move, one or a list, as in Mon-Fri 08:00-18:00 or 22:00-06:00, by
+    the machine's clock; at other times it is only observed, but for admin requests. Unset:
+    always."""
 
     priority: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
     """Factor by which its accesses count when pages of targets compete."""

@@ -21,9 +21,10 @@ from hmd.config import Config
 from hmd.config.load import dotted
 from hmd.daemon import settings
 from hmd.daemon.stages import Stages
+from hmd.linux.cgroups import CGROUPS, UNITS, allowed_nodes, group_of, pids_in
 from hmd.linux.checks import competing_findings, move_pages_finding, page_size_finding
 from hmd.linux.processes import ProcessWatcher
-from hmd.linux.procfs import PROC, SYSFS, ProcessId
+from hmd.linux.procfs import PROC, SYSFS, ProcessId, format_ids
 from hmd.linux.targets import explain_empty, user_id
 from hmd.linux.topology import Topology, override_problem, tier_warning
 from hmd.policy import registry
@@ -48,13 +49,49 @@ def machine_warnings(config: Config, topology: Topology) -> list[ConfigWarning]:
     return [*_tiers(config, topology), *_targets(config), *sizes, *_removed(config)]
 
 
-def empty_targets(config: Config, proc: Path = PROC) -> Iterator[ConfigWarning]:
-    """Yield why targets match no process now; the daemon says so of each once it has looked."""
+def target_warnings(
+    config: Config, topology: Topology, proc: Path = PROC, cgroups: Path = CGROUPS
+) -> Iterator[ConfigWarning]:
+    """Yield why targets match no process now, and why one that is never slow may be slow.
+
+    The daemon says the first of each once it has looked.
+    """
     if not config.targets:
         yield ConfigWarning(("targets",), "there are none: hmd has nothing to do")
-    for index, (_, _, reason) in enumerate(matches(config, proc)):
+    for index, (name, sizes, reason) in enumerate(matches(config, proc)):
         if reason:
             yield ConfigWarning(("targets", index), f"matches nothing now: {reason}")
+        elif next(t for t in config.targets if t.name == name).never_slow:
+            for text in _why_slow(sizes, topology, proc, cgroups):
+                yield ConfigWarning(("targets", index, "never_slow"), text)
+
+
+def _why_slow(
+    sizes: Mapping[ProcessId, int], topology: Topology, proc: Path, cgroups: Path
+) -> Iterator[str]:
+    """Yield why memory of processes, with their resident bytes, may lie off the fastest tier.
+
+    hmd writes no cpuset: the service may not, cgroups belong to the service manager (single writer,
+    systemd's CGROUP_DELEGATION), and the kernel ends programs that need more than their cpuset has.
+    """
+    fastest = topology.tiers[0] if topology.tiers else ()
+    has = sum(node.total_bytes for node in topology.nodes if node.id in fastest)
+    if (total := sum(sizes.values())) > has:
+        yield f"its processes have {total >> 20} MiB, and the fastest tier {has >> 20} MiB"
+    groups = {group_of(process.pid, proc) for process in sizes} - {""}
+    opened = sorted(g for g in groups if not set(allowed_nodes(g, cgroups)) <= set(fastest))
+    if not opened:
+        return
+    pids, ids = {process.pid for process in sizes}, format_ids(fastest)
+    others = set(pids_in(opened[0], proc)) - pids
+    why = "where the fastest tier is full, the kernel allocates its new pages on slower nodes"
+    if others or opened[0] == "/":
+        yield f"{why}; its cgroup {opened[0]} has other programs, too: give it one of its own"
+        return
+    unit = opened[0].rpartition("/")[2]
+    by_unit = f"systemctl set-property {unit} AllowedMemoryNodes={ids}"
+    by_hand = f"{ids} in {cgroups}{opened[0]}/cpuset.mems"
+    yield f"{why}; {by_unit if unit.endswith(UNITS) else by_hand} prevents it"
 
 
 def matches(config: Config, proc: Path = PROC) -> Iterator[tuple[str, dict[ProcessId, int], str]]:

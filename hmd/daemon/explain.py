@@ -34,6 +34,8 @@ LISTED: Final = 5
 
 UNSEEN_GUESTS: Final = "its process runs virtual machines, whose accesses samples do not show"
 
+RESTING: Final = "its target is outside of its hours (active)"
+NEVER_SLOW: Final = "its target is never slow: it goes to the fastest tier as room is made"
 FULL: Final = "the fastest tier is full: a swap does not pay yet, or waits for budget or certainty"
 
 
@@ -97,6 +99,10 @@ def explain(
         elif page["tier"] > 0 and drained.issuperset(fastest):
             nodes = format_ids(sorted(drained.intersection(fastest)))
             page["why"] = f"the fastest tier is drained, node {nodes} (hmd undrain)"
+        elif inputs.tracked.targets[slot] in inputs.resting:
+            page["why"] = f"{RESTING}; {page['why']}"
+        elif inputs.tracked.never_slow is not None and inputs.tracked.never_slow[slot]:
+            page["why"] = NEVER_SLOW if page["tier"] else f"{NEVER_SLOW}, and it is there"
         elif unseen:
             page["why"] = f"{UNSEEN_GUESTS}; {page['why']}"
         begin = page["address"]

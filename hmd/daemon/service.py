@@ -495,6 +495,8 @@ class Service:
             topology,
             record.now_s,
         )
+        self.observer.resting = settings.resting_targets(stages.config, stages.local_time())
+        self.observer.off_fastest = stages.off_fastest(record, totals.pages)
         self._counts = ResidencyCounts(totals.pages, by_heat, replace(heat.stats), totals.known)
         self._journal.add(record, topology)
         self._history.record(self.observer.observe(record, self._counts))

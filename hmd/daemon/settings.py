@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from hmd.base.errors import MissingError, UsageError
 from hmd.config import Config
 from hmd.heat.settings import CHUNK_BYTES, HeatSettings
 from hmd.heat.table import DETAIL_BYTES
+from hmd.linux.cgroups import cgroup_mounts, cgroup_selector, parse_cgroup, selected_group
 from hmd.linux.damon import CacheWatch
-from hmd.linux.procfs import ProcessId
+from hmd.linux.procfs import PROC, ProcessId, read_bytes
 from hmd.linux.targets import SafeRegex, TargetSpec
 from hmd.linux.topology import Topology
 from hmd.metrics.observer import ObservedConfig
@@ -82,11 +84,61 @@ def weights(
     )
 
 
-def fast_limits(config: Config, names: Sequence[str]) -> FastLimits | None:
-    """Return the limits that processes of these targets share, None without any."""
-    row = {target.name: number for number, target in enumerate(config.targets)}
-    amounts = [(target.fast_min, target.fast_max) for target in config.targets]
-    return share_limits(amounts, [row[name] for name in names])
+def limit_groups(
+    config: Config, processes: Mapping[ProcessId, str], proc: Path = PROC
+) -> tuple[tuple[str, str], ...]:
+    """Return with whom each process shares limits: its target, and its cgroup if it is by cgroup.
+
+    A child of a process in a cgroup may be in none of the target's: these are one group.
+    """
+    patterns = {
+        target.name: [cgroup_selector(path, cgroup_mounts(proc)) for path in target.cgroup]
+        for target in config.targets
+        if target.per_cgroup
+    }
+
+    def cgroup(process: ProcessId, target: str) -> str:
+        if target not in patterns:
+            return ""
+        paths = parse_cgroup(read_bytes(f"{proc}/{process.pid}/cgroup") or b"")
+        found = (selected_group(paths, pattern) for pattern in patterns[target])
+        return next(filter(None, found), "")
+
+    return tuple((name, cgroup(process, name)) for process, name in processes.items())
+
+
+def fast_limits(config: Config, groups: Sequence[tuple[str, str]]) -> FastLimits | None:
+    """Return the limits that processes of these groups share, None without any."""
+    by_name = {target.name: target for target in config.targets}
+    row = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    of_group = [by_name[name] for name, _ in row]
+    return share_limits(
+        [(each.fast_min, each.fast_max, each.middle_max) for each in of_group],
+        [row[group] for group in groups],
+        [each.rate for each in of_group],
+        always=any(each.never_slow for each in of_group),
+    )
+
+
+def never_slow_mask(config: Config, names: Sequence[str]) -> npt.NDArray[np.bool_] | None:
+    """Return which processes of these targets stay on the fastest tier; None if none does."""
+    kept = {target.name for target in config.targets if target.never_slow}
+    mask = np.array([name in kept for name in names], np.bool_)
+    return mask if mask.any() else None
+
+
+def resting_targets(config: Config, now: datetime) -> frozenset[str]:
+    """Return the targets that are outside of their hours at a local time."""
+    return frozenset(
+        target.name
+        for target in config.targets
+        if target.active and not any(hours.contains(now) for hours in target.active)
+    )
+
+
+def move_rates(config: Config) -> dict[str, int]:
+    """Return the bytes per second that may move of each target that has a rate of its own."""
+    return {target.name: target.rate for target in config.targets if target.rate is not None}
 
 
 def dry_targets(config: Config) -> frozenset[str]:
@@ -196,7 +248,7 @@ def far_limits(config: Config, names: Sequence[str]) -> FarLimits | None:
     default_s = math.inf if config.decide.pageout is None else config.decide.pageout
     rows = {
         target.name: (
-            default_s if target.pageout is None else target.pageout,
+            math.inf if target.never_slow else target.pageout or default_s,
             target.pageout_pressure,
             target.pageout_ahead,
         )

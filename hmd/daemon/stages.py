@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from hmd.config import Config
 from hmd.daemon import settings
@@ -33,7 +35,7 @@ from hmd.linux.topology import NodeMemory, Topology, read_node_memory, read_topo
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.policy.admin import AdminState
-from hmd.residency.kernel_totals import KernelTotals
+from hmd.residency.kernel_totals import KernelTotals, OffFastest
 from hmd.residency.memory_reader import MemoryReader
 from hmd.residency.sweep import ResidencySweep
 from hmd.sample.access_batch import AccessBatch
@@ -69,12 +71,15 @@ class Stages:
     movable: MovableMappings
     bindings: MemoryBindings
     totals: KernelTotals
+    slow_memory: OffFastest
     watcher: ProcessWatcher
     exits: ExitWatch
     tracked: Tracked = field(default_factory=Tracked)
     held: list[AccessBatch] = field(default_factory=list)
     proc: Path = PROC
     sysfs: Path = SYSFS
+    local_time: Callable[[], datetime] = datetime.now
+    _sharing: tuple[tuple[str, str], ...] = ()
     _ticked_s: float = float("-inf")
     _looked_s: float = float("-inf")
     _cut_short: bool = False
@@ -105,6 +110,7 @@ class Stages:
             tracked=self.tracked,
             held=tuple(self.held),
             move_guests=self.config.migrate.move_guests,
+            resting=settings.resting_targets(self.config, self.local_time()),
         )
 
     def tick(self, now_s: float, runner: StageTimer) -> TickRecord:
@@ -148,6 +154,19 @@ class Stages:
         busy = float(np.where(np.isnan(cpus), every, cpus).sum())
         return tick_gain(record, self.topology, min(busy, every) or every, stall_s)
 
+    def off_fastest(self, record: TickRecord, pages: npt.NDArray[np.int64]) -> Mapping[str, int]:
+        """Return what targets that are never slow have on slower tiers, in bytes.
+
+        ``pages`` are the totals after the tick, by process and node.
+        """
+        never_slow, tiers = self.tracked.never_slow, self.topology.tiers
+        if never_slow is None or not tiers or record.processes != self.tracked.processes:
+            return {}
+        rows = np.flatnonzero(never_slow).tolist()
+        kept = {record.processes[row]: record.targets[row] for row in rows}
+        resident = {record.processes[row]: pages[row] for row in rows}
+        return self.slow_memory.by_target(kept, resident, tiers[0], record.now_s)
+
     @property
     def rescan_s(self) -> float:
         """Time between two scans for processes."""
@@ -180,31 +199,37 @@ class Stages:
             self._scan_cpu_s = time.thread_time() - begun_s
             if found and not may_follow():
                 found = {}
-        if self._tracking and list(before.items()) == list(found.items()):
+        sharing = settings.limit_groups(self.config, found, self.proc)
+        if self._tracking and (*before,) == (*found,) and self._sharing == sharing:
             return False
         # After an error in here, the next tick scans and tracks again.
         self._tracking = False
-        self._track(found)
+        self._track(found, sharing)
         if scan:
             sizes = {process: self.watcher.resident_bytes(process) for process in found}
             self.state.sweep.set_resident_bytes(sizes)
         self._tracking = True
         return True
 
-    def _track(self, found: Mapping[ProcessId, str]) -> None:
+    def _track(self, found: Mapping[ProcessId, str], sharing: tuple[tuple[str, str], ...]) -> None:
         """Track these processes, with the target of each, in all stages.
+
+        ``sharing`` says with whom each process shares limits.
 
         What an error leaves is consistent: ``tracked`` has the processes that heat is of.
         """
         processes, targets = tuple(found), tuple(found.values())
         weights = settings.weights(self.config, targets)
-        fast_limits = settings.fast_limits(self.config, targets)
+        fast_limits = settings.fast_limits(self.config, sharing)
         kept = settings.kept_mappings(self.config, found)
         self.exits.watch(processes, self.watcher.same)
         self.state.heat.track_processes(processes)
         dry = settings.dry_mask(self.config, targets)
         far_limits = settings.far_limits(self.config, targets)
-        self.tracked = Tracked(processes, targets, fast_limits, far_limits, dry)
+        never_slow = settings.never_slow_mask(self.config, targets)
+        self.tracked = Tracked(processes, targets, fast_limits, far_limits, dry, never_slow)
+        self._sharing = sharing
+        self.state.mover.set_rates(settings.move_rates(self.config), processes, targets)
         self.state.heat.set_process_weights(*weights)
         self.state.sweep.set_keep_patterns(kept)
         self.movable.set_kept(kept)
@@ -273,6 +298,7 @@ def build(
             movable=movable,
             bindings=bindings,
             totals=before.totals if before else KernelTotals(bindings, proc, sysfs),
+            slow_memory=before.slow_memory if before else OffFastest(proc),
             watcher=watcher,
             exits=ExitWatch(proc),
             # Pins and limits apply to the processes that heat is of, until they are tracked anew.

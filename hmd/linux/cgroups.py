@@ -17,14 +17,14 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from hmd.linux.procfs import PROC, mounts, read_bytes
+from hmd.linux.procfs import PROC, list_pids, mounts, parse_ids, read_bytes
 
 # A cgroup that was removed while the process stayed in it (cgroups(7)).
 _DELETED = " (deleted)"
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 
-_UNITS: Final = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
+UNITS: Final = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
 _USER_MANAGER: Final = "user@*.service"
 
 _UNLIMITED: Final = 1 << 60
@@ -69,16 +69,20 @@ def cgroup_selector(path: str, mounts: tuple[str, ...] = (str(CGROUPS),)) -> tup
 
 def in_cgroup(paths: tuple[tuple[str, ...], ...], selector: tuple[str, ...]) -> bool:
     """Return True where the process is in the selected cgroup or below, in any hierarchy."""
-    return any(
-        len(parts) >= len(selector)
-        and all(fnmatchcase(have, want) for have, want in zip(parts, selector, strict=False))
-        for parts in paths
-    )
+    return selected_group(paths, selector) is not None
+
+
+def selected_group(paths: tuple[tuple[str, ...], ...], selector: tuple[str, ...]) -> str | None:
+    """Return the selected cgroup that a process is in or below, None where it is in none."""
+    for parts in paths:
+        if len(parts) >= len(selector) and all(map(fnmatchcase, parts, selector)):
+            return "/" + "/".join(parts[: len(selector)])
+    return None
 
 
 def unit_selector(unit: str) -> str:
     """Return the full name of a systemd unit: ``redis`` is ``redis.service``."""
-    return unit if unit.endswith(_UNITS) else f"{unit}.service"
+    return unit if unit.endswith(UNITS) else f"{unit}.service"
 
 
 def in_unit(paths: tuple[tuple[str, ...], ...], unit: str, *, of_users: bool = False) -> bool:
@@ -102,7 +106,7 @@ def in_unit(paths: tuple[tuple[str, ...], ...], unit: str, *, of_users: bool = F
 def units_of(paths: tuple[tuple[str, ...], ...]) -> set[str]:
     """Return the units that a process is part of, without slices."""
     parts = {unescape_unit(part.removeprefix("_")) for path in paths for part in path}
-    return {part for part in parts if part.endswith(_UNITS) and not part.endswith(".slice")}
+    return {part for part in parts if part.endswith(UNITS) and not part.endswith(".slice")}
 
 
 def unescape_unit(name: str) -> str:
@@ -200,6 +204,27 @@ def group_of(pid: int, proc: Path = PROC) -> str:
     """Return the path of a process's group of version 2, empty where there is none."""
     found = _hierarchies(read_bytes(f"{proc}/{pid}/cgroup") or b"")
     return next((path for number, _, path in found if number == "0"), "")
+
+
+def pids_in(group: str, proc: Path = PROC) -> Iterator[int]:
+    """Yield the processes of a group of version 2, and of those below it."""
+    for pid in list_pids(proc):
+        path = group_of(pid, proc)
+        if path == group or path.startswith(group.rstrip("/") + "/"):
+            yield pid
+
+
+def allowed_nodes(group: str, cgroups: Path = CGROUPS) -> tuple[int, ...]:
+    """Return the nodes on which a group may have memory (cpuset.mems.effective of version 2).
+
+    Of the nearest group above it that has a cpuset; none where there are no cpusets.
+    """
+    folder = cgroups / group.strip("/")
+    while cgroups in (folder, *folder.parents):
+        if text := (read_bytes(folder / "cpuset.mems.effective", 4096) or b"").strip():
+            return parse_ids(text.decode())
+        folder = folder.parent
+    return ()
 
 
 def memory_pressure(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:

@@ -37,6 +37,7 @@ _MAX_PROCESSES: Final = 1 << 14
 _LINE = re.compile(rb"^([0-9a-f]{1,16}) (?:bind(?:[=|][a-z|]+)?:([0-9,-]+))?", re.MULTILINE)
 _COUNT = re.compile(rb" N(\d{1,5})=(\d{1,15})")
 _OTHER_SIZE = re.compile(rb"^(.*) kernelpagesize_kB=(?!%d$)(\d{1,9})$" % (PAGE_BYTES >> 10), re.M)
+_OWN = re.compile(rb"^.* (?:anon|dirty)=.*$", re.MULTILINE)
 _TABLES = re.compile(rb"^VmPTE:\s+(\d{1,15}) kB", re.MULTILINE)
 _POLICY_LINE_BYTES = 64
 """Of a read of this size the kernel prints no more mappings than it takes to fill it."""
@@ -125,11 +126,26 @@ def parse_numa_maps(text: bytes) -> Bindings:
 def read_bindings(pid: int, proc: Path = PROC) -> Bindings:
     """Return the bindings of a process; none where it has exited or may not be read."""
     folder = proc / str(pid)
-    tables = _TABLES.search(read_bytes(folder / "status") or b"")
-    whole = tables is not None and int(tables[1]) << 10 <= MAX_TABLE_BYTES
+    whole = _has_small_tables(folder)
     text = read_bytes(folder / "numa_maps", None if whole else _POLICY_LINE_BYTES) or b""
     found = parse_numa_maps(text if whole else text.partition(b"\n")[0])
     return replace(found, node_pages=count_pages(text)) if whole else found
+
+
+def _has_small_tables(folder: Path) -> bool:
+    tables = _TABLES.search(read_bytes(folder / "status") or b"")
+    return tables is not None and int(tables[1]) << 10 <= MAX_TABLE_BYTES
+
+
+def count_own_pages(pid: int, proc: Path = PROC) -> tuple[tuple[int, int], ...] | None:
+    """Return nodes and the base pages of a process's own memory there, as numa_maps counts now.
+
+    That is anonymous and shared memory, and pages of files that it has changed, but not the page
+    cache of files such as libraries. None where page tables are too large, or may not be read.
+    """
+    folder = proc / str(pid)
+    text = read_bytes(folder / "numa_maps") if _has_small_tables(folder) else None
+    return count_pages(b"\n".join(_OWN.findall(text))) if text else None
 
 
 def count_pages(text: bytes) -> tuple[tuple[int, int], ...]:

@@ -232,6 +232,11 @@ counter hmd_target_loss_seconds(target, of)
     The same, that they cost.
 gauge hmd_target_dry_run(target) = targets.dry_run []
     1 for a target in a dry run, of its own or of the whole: nothing of it moves.
+gauge hmd_target_resting(target) = targets.resting []
+    1 for a target outside of its hours (active): it is observed, and nothing of it moves.
+gauge hmd_target_off_fastest_bytes(target)
+    Memory of a target with never_slow that is not on the fastest tier, as the kernel counts it; 0
+    proves that all is. Without the page cache of files that it maps.
 counter hmd_dry_run_bytes(target, direction)
     Memory of a target that a dry run would have moved, each page once.
 Admin requests:
@@ -438,6 +443,11 @@ _COMPUTED: Final[Mapping[str, Callable[[Status], Values]]] = {
     "hmd_target_predicted_runtime_ratio": _predicted_runtimes,
     "hmd_target_saving_seconds": partial(_moves_and_dry_run, attrgetter("saved_s")),
     "hmd_target_loss_seconds": partial(_moves_and_dry_run, attrgetter("lost_s")),
+    "hmd_target_off_fastest_bytes": lambda now: {
+        (target.name,): target.off_fastest_bytes
+        for target in now.targets
+        if target.off_fastest_bytes is not None
+    },
     "hmd_dry_run_bytes": _dry_run_bytes,
     "hmd_policy_overridden": lambda now: {(): now.control.policy_override is not None},
     "hmd_node_drained": _drained,

@@ -88,8 +88,9 @@ class Observer:
     """Adds ticks up; ``latest`` is the status after the last one, for any thread.
 
     The next status also shows the nodes whose unused page cache is being demoted
-    (``demoting_nodes``), why targets have no processes (``empty_reasons``, by name), and what fast
-    memory is worth to targets (``demand``).
+    (``demoting_nodes``), why targets have no processes (``empty_reasons``, by name), what fast
+    memory is worth to targets (``demand``), which are outside of their hours (``resting``), and
+    what those that are never slow have on slower tiers (``off_fastest``).
     """
 
     def __init__(
@@ -118,6 +119,8 @@ class Observer:
         self.demoting_nodes: frozenset[int] = frozenset()
         self.empty_reasons: Mapping[str, str] = {}
         self.demand = TargetDemands()
+        self.resting: frozenset[str] = frozenset()
+        self.off_fastest: Mapping[str, int] = {}
         self._compiling = False
         self._far = FarStatus()
         self.reconfigure(setting, topology, sampler)
@@ -311,6 +314,8 @@ class Observer:
                 dry_run=name in counters.dry_targets,
                 would=would,
                 demand=self.demand.by_target.get(name) if count else None,
+                resting=name in self.resting,
+                off_fastest_bytes=self.off_fastest.get(name),
                 **figures,
             )
             for name, figures, count, would in rows

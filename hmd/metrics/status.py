@@ -366,7 +366,9 @@ class DryRunStatus:
 class TargetStatus(AccessTotals):
     """One target, with its number of processes, or why it has none; ``would``: its dry runs.
 
-    ``demand`` is None until its pages have been counted.
+    ``demand`` is None until its pages have been counted. ``resting``: outside of its hours.
+    ``off_fastest_bytes`` of a target that is never slow are on other tiers than the fastest now;
+    None of others.
     """
 
     process_count: Count
@@ -374,6 +376,8 @@ class TargetStatus(AccessTotals):
     dry_run: bool = False
     would: DryRunStatus = DryRunStatus()
     demand: Demand | None = None
+    resting: bool = False
+    off_fastest_bytes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ target since the plan was made, in a plan whose sample met none of them: they co
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -140,6 +140,8 @@ class Mover:
         self._page_filter = page_filter or MovableMappings()
         self._bindings = bindings
         self._bucket = TokenBucket(settings.rate_bytes_per_s, settings.burst_s)
+        self._buckets: dict[tuple[str, int], TokenBucket] = {}
+        self._limited: dict[ProcessId, TokenBucket] = {}
         self._throughput = Throughput(settings.apply_limit_s)
         self._backoff = RetryBackoff(settings.backoff)
         size = BatchSize(settings.min_batch_pages, settings.max_batch_pages, settings.call_target_s)
@@ -153,6 +155,21 @@ class Mover:
             settings.tries,
             no_huge_page or GiganticPages(),
         )
+
+    def set_rates(
+        self, rates: Mapping[str, int], processes: Sequence[ProcessId], targets: Sequence[str]
+    ) -> None:
+        """Limit the bytes per second of the processes of some targets, together, by their name."""
+        buckets = {
+            name: self._buckets.get((name, rate)) or TokenBucket(rate, self.settings.burst_s)
+            for name, rate in rates.items()
+        }
+        self._buckets = {(name, rates[name]): bucket for name, bucket in buckets.items()}
+        self._limited = {
+            process: buckets[name]
+            for process, name in zip(processes, targets, strict=True)
+            if name in buckets
+        }
 
     def stop(self) -> None:
         """Defer the rest of this plan and all later plans; signal handlers may call it."""
@@ -185,6 +202,9 @@ class Mover:
         progress.drop_duplicates()
         check_sources(self._engine, progress, every_row=dry_run)
         self._exclude(progress, now_s)
+        limits = self._limits_of(plan)
+        for bucket, rows in limits:
+            progress.defer(bucket.available_bytes(now_s), rows)
         progress.defer(self._bucket.available_bytes(now_s))
         if dry_run:
             for part in progress.parts:
@@ -202,8 +222,18 @@ class Mover:
         )
         if not outcome.dry_run:
             self._bucket.spend(outcome.moved_bytes)
+            for bucket, rows in limits:
+                bucket.spend(int(outcome.moved_pages[rows].sum()) * PAGE_BYTES)
             self._throughput.observe(outcome.moved_bytes, outcome.seconds)
         return outcome
+
+    def _limits_of(self, plan: Plan) -> list[tuple[TokenBucket, npt.NDArray[np.bool_]]]:
+        """Return the rates of their own of the plan's processes, each with its rows."""
+        slots: dict[TokenBucket, list[int]] = {}
+        for slot, process in enumerate(plan.processes if self._limited else ()):
+            if bucket := self._limited.get(process):
+                slots.setdefault(bucket, []).append(slot)
+        return [(bucket, np.isin(plan.process, own)) for bucket, own in slots.items()]
 
     def _exclude(self, progress: PlanProgress, now_s: float) -> None:
         """Decide pages that filter or binding keep where they are, or that are in backoff."""

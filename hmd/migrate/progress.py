@@ -111,11 +111,16 @@ class PlanProgress:
             twice |= ~large & (page - first[at] < size[at])
         self._status[twice] = MoveStatus.DUPLICATE
 
-    def defer(self, budget_bytes: int) -> None:
-        """Defer what exceeds the budget, from the first row of the plan that does on."""
+    def defer(self, budget_bytes: int, rows: npt.NDArray[np.bool_] | None = None) -> None:
+        """Defer what exceeds the budget, from the first row of the plan that does on.
+
+        Of all rows, or of some: a mask in the order of the plan.
+        """
         if int(self._pages.sum()) * PAGE_BYTES <= budget_bytes:
             return
         pending = self._status == MoveStatus.PENDING
+        if rows is not None:
+            pending &= rows.take(self._order)
         wanted = self._pages * pending
         if int(wanted.sum()) * PAGE_BYTES <= budget_bytes:
             return

@@ -7,7 +7,8 @@ long as the daemon; a reload builds new stages around it. What of it outlives a 
 
 :func:`plan_admin_moves` plans moves off drained nodes and to the nodes of pins, the hottest pages
 first, within free memory and budget: before those of the policy, which plans with the machine as
-they leave it. About 20 ns per page of the table while there are pages to move.
+they leave it. :func:`plan_never_slow` plans likewise for targets that stay on the fastest tier.
+About 20 ns per page of the table while there are pages to move.
 """
 
 from __future__ import annotations
@@ -164,6 +165,36 @@ def plan_admin_moves(
         gathered = pin_moves(pages, machine, goals, admin.drained)
         plan, machine = Plan.joined((plan, gathered)), machine_after(machine, gathered)
     return plan, without_drained(machine, admin.drained)
+
+
+def plan_never_slow(
+    heat: HeatTable, machine: MachineView, chosen: npt.NDArray[np.bool_], max_rows: int
+) -> tuple[Plan, MachineView]:
+    """Return moves of the ``chosen`` processes' pages to the fastest tier, and the machine after.
+
+    The hottest first, sampled or not, within free memory and budget. For what finds no room, the
+    machine has so much less free memory: policies bring pages of others down to make it, and a
+    later tick moves these up.
+    """
+    topology = machine.topology
+    fastest = topology.tiers[0] if topology.tiers else ()
+    slow = [node for tier in topology.tiers[1:] for node in tier]
+    leaves = chosen[:, None] & node_mask(topology, slow)
+    left = int(heat.resident_pages(leaves.shape[1])[0][leaves].sum()) * PAGE_BYTES
+    if not left:
+        return Plan.empty(heat.processes), machine
+    pages = heat.rows_to_evacuate(topology, ~chosen, leaves, max_rows)
+    here = pages.node.astype(np.int64)
+    every = np.ones(len(here), np.bool_)
+    plan = _moves_to(pages, machine, every, here, drain_targets(topology, slow), ())
+    machine = machine_after(machine, plan)
+    left = min(left - int(plan.pages.sum()) * PAGE_BYTES, max(machine.budget_bytes, 0))
+    short = {node: left // len(fastest) for node in fastest}
+    memory = tuple(
+        replace(each, free_bytes=each.free_bytes - short.get(each.node, 0))
+        for each in machine.memory
+    )
+    return plan, replace(machine, memory=memory)
 
 
 def node_mask(topology: Topology, nodes: Collection[int]) -> npt.NDArray[np.bool_]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Limits on the share of the fastest tier per target, enforced for every policy in one place.
+"""Limits on the share of tiers per target or cgroup, enforced for every policy in one place.
 
 Takes what a policy wants, gives what is wanted within the limits;
 :mod:`hmd.policy.planning` then keeps them move by move. Costs nothing without limits,
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.quantities import Amount
-from hmd.base.units import PAGE_BYTES
+from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
 from hmd.policy.nodes import Nodes
 from hmd.policy.plan import FastLimits, TierRequest
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 NO_LIMIT: Final = 1 << 62
 """A limit in bytes that no machine reaches."""
-UNLIMITED: Final = (Amount(size=0), Amount(share=1.0))
-"""What a target without limits may have: at least, and at most."""
+Share: TypeAlias = tuple[Amount, Amount, Amount]
+"""What a group may have of the fastest tier at least and at most, and of each in the middle."""
+UNLIMITED: Final[Share] = (Amount(size=0), Amount(share=1.0), Amount(share=1.0))
 Rows: TypeAlias = npt.NDArray[np.intp]
 Sums: TypeAlias = npt.NDArray[np.int64]
 
@@ -36,32 +37,54 @@ class Groups:
     """Groups of processes and their pages of the fastest tier, in base pages.
 
     ``of_process`` is the group of each process; the others have shape ``(groups,)``. ``held`` are
-    on the tier now, unmovable ones included.
+    on the tier now, unmovable ones included. ``on_tier``, ``(tiers, groups)``, are those of each
+    tier; ``middle``, of the same shape, is the most of those between the fastest and the slowest.
+    ``budget`` are the pages that may be promoted in a tick.
     """
 
     of_process: npt.NDArray[np.int64]
     held: npt.NDArray[np.int64]
     least: npt.NDArray[np.int64]
     most: npt.NDArray[np.int64]
+    on_tier: npt.NDArray[np.int64]
+    middle: npt.NDArray[np.int64]
+    budget: npt.NDArray[np.int64]
 
 
 def share_limits(
-    amounts: Sequence[tuple[Amount, Amount]], group: Sequence[int]
+    amounts: Sequence[Share],
+    group: Sequence[int],
+    rates: Sequence[int | None] = (),
+    *,
+    always: bool = False,
 ) -> FastLimits | None:
-    """Return limits of the fastest tier, None where no group has any.
+    """Return the limits of groups, None where no group has any, unless ``always`` some are wanted.
 
-    ``amounts`` are the minimum and the maximum of each group, ``group`` that of each process.
+    ``group`` is that of each process, ``rates`` are bytes per second of each group, None for any.
     """
-    if all(each == UNLIMITED for each in amounts):
+    limited = any(each != UNLIMITED for each in amounts) or any(r is not None for r in rates)
+    if not (always or limited):
         return None
-    least, most = zip(*amounts, strict=True)
+    least, most, middle = zip(*amounts, strict=True) if amounts else ((), (), ())
     return FastLimits(
         group=np.array(group, np.int32),
         least_bytes=np.array([each.size or 0 for each in least], np.int64),
-        least_share=np.array([each.share or 0.0 for each in least]),
-        most_bytes=np.array([NO_LIMIT if m.size is None else m.size for m in most], np.int64),
-        most_share=np.array([1.0 if m.share is None else m.share for m in most]),
+        least_share=np.array([each.share or 0.0 for each in least], np.float64),
+        most_bytes=_sizes(most),
+        most_share=_shares(most),
+        middle=(_sizes(middle), _shares(middle)),
+        rate_bytes=np.array([NO_LIMIT if r is None else r for r in rates], np.int64)
+        if rates
+        else None,
     )
+
+
+def _sizes(most: Sequence[Amount]) -> npt.NDArray[np.int64]:
+    return np.array([NO_LIMIT if each.size is None else each.size for each in most], np.int64)
+
+
+def _shares(most: Sequence[Amount]) -> npt.NDArray[np.float64]:
+    return np.array([1.0 if each.share is None else each.share for each in most], np.float64)
 
 
 def groups_of(pages: PageView, nodes: Nodes) -> Groups:
@@ -70,7 +93,6 @@ def groups_of(pages: PageView, nodes: Nodes) -> Groups:
     if limits is not None and len(limits.group) != len(pages.processes):
         raise ValueError(f"limits of {len(limits.group)} processes, not {len(pages.processes)}")
     movable, fixed = pages.pages_by_node(len(nodes.tier))
-    by_process = (movable + fixed)[:, nodes.tier == 0].sum(axis=1)
     if limits is None:
         group = np.zeros(len(pages.processes), np.int64)
         least, most = np.zeros(1, np.int64), np.full(1, NO_LIMIT)
@@ -80,8 +102,20 @@ def groups_of(pages: PageView, nodes: Nodes) -> Groups:
         most_bytes = np.minimum(limits.most_bytes, limits.most_share * fast)
         least = (least_bytes // PAGE_BYTES).astype(np.int64)
         most = (most_bytes // PAGE_BYTES).astype(np.int64)
-    held = np.bincount(group, by_process, len(least)).astype(np.int64)
-    return Groups(group, held, np.minimum(least, most), most)
+    on_tier = np.zeros((nodes.tiers, len(least)), np.int64)
+    middle = np.full(on_tier.shape, NO_LIMIT)
+    for tier in range(nodes.tiers):
+        by_process = (movable + fixed)[:, nodes.tier == tier].sum(axis=1)
+        on_tier[tier] = np.bincount(group, by_process, len(least))
+        if limits is not None and limits.middle is not None and 0 < tier < nodes.tiers - 1:
+            size, share = limits.middle
+            middle[tier] = np.minimum(size, share * nodes.tier_bytes[tier]) // PAGE_BYTES
+    budget = np.full(len(least), NO_LIMIT)
+    if limits is not None and limits.rate_bytes is not None:
+        budget = limits.rate_bytes * max(nodes.tick_s, 1e-3)
+        budget = (np.maximum(budget, HUGE_PAGE_BYTES) // PAGE_BYTES).astype(np.int64)
+    least = np.minimum(least, most)
+    return Groups(group, on_tier[0], least, most, on_tier, middle, budget)
 
 
 class _LimitedPages:
@@ -98,20 +132,22 @@ class _LimitedPages:
         self.must = np.zeros(len(rows), np.bool_) if wanted.must is None else wanted.must[rows]
         self.due = np.zeros(len(rows), np.bool_)
 
-    def fast(self, groups: Groups) -> npt.NDArray[np.int64]:
-        """Return the pages of each group that are wanted on the fastest tier."""
-        change = np.where(self.tier == 0, self.size, 0) - np.where(self.here == 0, self.size, 0)
-        return groups.held + np.bincount(self.group, change, len(groups.held)).astype(np.int64)
+    def wanted(self, groups: Groups, tier: int = 0) -> npt.NDArray[np.int64]:
+        """Return the pages of each group that are wanted on a tier."""
+        there, here = self.tier == tier, self.here == tier
+        change = np.where(there, self.size, 0) - np.where(here, self.size, 0)
+        now: Sums = groups.on_tier[tier]
+        return now + np.bincount(self.group, change, len(now)).astype(np.int64)
 
-    def leave(self, rows: Rows, amount: int, spare: Sums) -> Rows:
-        """Want the coldest of some rows off the fastest tier; returns them.
+    def leave(self, rows: Rows, amount: int, spare: Sums, tier: int = 0) -> Rows:
+        """Want the coldest of some rows off a tier; returns them.
 
         At least ``amount`` pages in all, and of each group at most its ``spare``.
         """
         chosen = self._first(rows, self.key[rows], spare, amount)
         total = np.cumsum(self.size[chosen])
         chosen = chosen[: np.searchsorted(total, amount) + 1] if amount > 0 else chosen[:0]
-        self.tier[chosen] = np.maximum(self.here[chosen], 1)
+        self.tier[chosen] = np.maximum(self.here[chosen], tier + 1)
         return chosen
 
     def come(self, rows: Rows, amount: int, spare: Sums) -> Rows:
@@ -155,25 +191,34 @@ def within_limits(
     if nodes.limits is None:
         return wanted, due
     limited = _LimitedPages(pages, wanted, groups)
-    fast = limited.fast(groups)
-    for group in np.flatnonzero(fast > groups.most).tolist():
-        rows = np.flatnonzero((limited.group == group) & (limited.tier == 0))
-        limited.leave(rows, int(fast[group] - groups.most[group]), fast)
+    _hold_below(limited, groups, 0, groups.most)
+    fast = limited.wanted(groups)
     short = np.maximum(groups.least - fast, 0)
     rows = np.flatnonzero((short[limited.group] > 0) & (limited.tier > 0) & limited.warm)
     came = limited.come(rows, int(short.sum()), short)
     limited.due[came] = limited.here[came] > 0
     _balance(limited, nodes, groups, fills=wanted.fills)
-    _force_down(limited, groups)
+    _force_down(limited, groups, 0, groups.most)
+    for middle in range(1, nodes.tiers - 1):
+        _hold_below(limited, groups, middle, groups.middle[middle])
+        _force_down(limited, groups, middle, groups.middle[middle])
     tier, must = wanted.tier.copy(), np.zeros(len(due), np.bool_)
     tier[limited.rows], must[limited.rows] = limited.tier, limited.must
     due[limited.rows] = limited.due
     return replace(wanted, tier=tier, must=must), due
 
 
+def _hold_below(pages: _LimitedPages, groups: Groups, tier: int, most: Sums) -> None:
+    """Want the coldest pages of groups off a tier on which more than their most are wanted."""
+    there = pages.wanted(groups, tier)
+    for group in np.flatnonzero(there > most).tolist():
+        rows = np.flatnonzero((pages.group == group) & (pages.tier == tier))
+        pages.leave(rows, int(there[group] - most[group]), there, tier)
+
+
 def _balance(pages: _LimitedPages, nodes: Nodes, groups: Groups, *, fills: bool) -> None:
     """Demote pages of groups with spare ones where too many are wanted; fill what is left."""
-    fast = pages.fast(groups)
+    fast = pages.wanted(groups)
     over = int(fast.sum() - groups.held.sum() - nodes.by_tier(nodes.room)[0])
     if over > 0:
         rows = np.flatnonzero((pages.tier == 0) & ~pages.due)
@@ -183,11 +228,11 @@ def _balance(pages: _LimitedPages, nodes: Nodes, groups: Groups, *, fills: bool)
         pages.come(rows, -over, np.maximum(groups.most - fast, 0))
 
 
-def _force_down(pages: _LimitedPages, groups: Groups) -> None:
-    """Mark the coldest pages of groups that hold more than their most."""
-    excess = np.maximum(groups.held - groups.most, 0)
+def _force_down(pages: _LimitedPages, groups: Groups, tier: int, most: Sums) -> None:
+    """Mark the coldest pages of groups that hold more than their most of a tier."""
+    excess = np.maximum(groups.on_tier[tier] - most, 0)
     for group in np.flatnonzero(excess).tolist():
-        falls = np.flatnonzero((pages.group == group) & (pages.tier > 0) & (pages.here == 0))
+        falls = np.flatnonzero((pages.group == group) & (pages.tier > tier) & (pages.here == tier))
         falls = falls[np.argsort(pages.key[falls], kind="stable")]
         enough = np.searchsorted(np.cumsum(pages.size[falls]), excess[group]) + 1
         pages.must[falls[:enough]] = True

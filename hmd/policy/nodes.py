@@ -32,7 +32,8 @@ class Nodes:
 
     ``room`` is the number of pages that a node can take beyond its ``headroom``, below 0 where that
     is not free. ``near``, shape ``(nodes, nodes)``, has for each node all nodes, nearest first.
-    ``fast_bytes`` is the memory of the fastest tier, ``limits`` how it is shared.
+    ``tier_bytes`` is the memory of each tier, ``limits`` how it is shared, ``tick_s`` the length of
+    a tick.
     """
 
     tier: npt.NDArray[np.int64]
@@ -40,8 +41,14 @@ class Nodes:
     headroom: npt.NDArray[np.int64]
     near: npt.NDArray[np.int64]
     tiers: int
-    fast_bytes: int = 0
+    tier_bytes: tuple[int, ...] = (0,)
     limits: FastLimits | None = None
+    tick_s: float = 1.0
+
+    @property
+    def fast_bytes(self) -> int:
+        """The memory of the fastest tier."""
+        return self.tier_bytes[0]
 
     def by_tier(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the sums of a column of nodes over each tier."""
@@ -80,10 +87,12 @@ def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_byt
         tier[node.id] = ranks.index(node.tier)
         for other, hops in zip(topology.nodes, node.distances, strict=False):
             distance[node.id, other.id] = hops
-    fast = sum(m.total_bytes for m in machine.memory if m.node < size and tier[m.node] == 0)
-    for memory in machine.memory:
-        if memory.node >= size or tier[memory.node] < 0:
-            continue
+    known = [m for m in machine.memory if m.node < size and tier[m.node] >= 0]
+    tier_bytes = [0] * max(len(ranks), 1)
+    for memory in known:
+        tier_bytes[tier[memory.node]] += memory.total_bytes
+    fast = tier_bytes[0]
+    for memory in known:
         keep = headroom_bytes
         if tier[memory.node] < len(ranks) - 1:
             share = UNKNOWN_SHARE if headroom_fraction is None else headroom_fraction
@@ -94,7 +103,16 @@ def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_byt
         headroom[memory.node] = keep // PAGE_BYTES
         room[memory.node] = (memory.room_bytes - keep) // PAGE_BYTES
     near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
-    return Nodes(tier, room, headroom, near, len(ranks), fast, machine.limits)
+    return Nodes(
+        tier,
+        room,
+        headroom,
+        near,
+        len(ranks),
+        tuple(tier_bytes),
+        machine.limits,
+        machine.tick_s,
+    )
 
 
 @kernel

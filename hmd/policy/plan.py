@@ -89,11 +89,13 @@ _DTYPES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FastLimits:
-    """How much of the fastest tier groups of processes may have.
+    """How much of the fastest tier, and of those in the middle, groups of processes may have.
 
     ``group``, shape ``(processes,)``, is each process's row in the columns of shape ``(groups,)``:
     ``least`` stay or come there whatever others' heat, of those pages that have any; ``most`` is
     all that may. Of bytes and shares of the tier, the larger least and the smaller most one hold.
+    ``middle`` is all that may be on each tier that is neither the fastest nor the slowest, in bytes
+    and as a share, ``rate_bytes`` what may be promoted per second; None is no limit.
     """
 
     group: npt.NDArray[np.int32]
@@ -101,6 +103,8 @@ class FastLimits:
     least_share: npt.NDArray[np.float64]
     most_bytes: npt.NDArray[np.int64]
     most_share: npt.NDArray[np.float64]
+    middle: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] | None = None
+    rate_bytes: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,11 +78,12 @@ class NodeRoom(NamedTuple):
 
 
 class FastShares(NamedTuple):
-    """Pages of the fastest tier by group, shape ``(groups,)``: now, at least and at most."""
+    """Pages by group, ``(groups,)``: of the fastest tier now, at least, at most; to promote."""
 
     used: Int64s
     least: Int64s
     most: Int64s
+    budget: Int64s
 
 
 class _Bounds(NamedTuple):
@@ -266,7 +267,7 @@ def arrange(
     """
     bounds = _Bounds(demotions.end, nodes.near, nodes.tier, shares.least, shares.most)
     room, next_down, used = nodes.room, demotions.begin.copy(), shares.used.copy()
-    progress = np.array([0, budget_pages], np.int64)
+    progress, group_budget = np.array([0, budget_pages], np.int64), shares.budget.copy()
     stack = np.empty(len(next_down) + 1, np.int64)
     state = _State(next_down, room, used, progress, moved, target, stack)
     _demote_first(demotions, nodes.relieve, rows, bounds, state)
@@ -276,7 +277,7 @@ def arrange(
     refused = np.full((len(next_down), len(used)), np.iinfo(np.int64).max, np.int64)
     for row in range(promotions):
         tier, group = rows.tier[row], rows.group[row]
-        if rows.size[row] >= refused[tier, group]:
+        if rows.size[row] >= refused[tier, group] or rows.size[row] > group_budget[group]:
             continue
         if not rows.displaces[row] and _node_with_room(tier, row, rows, bounds, room) < 0:
             continue
@@ -286,6 +287,7 @@ def arrange(
         before, left = progress[0], progress[1]
         result = _promote(row, rows, bounds, state)
         if result == _DONE:
+            group_budget[group] -= rows.size[row]
             continue
         lacks = used[group] < min(used_before[group], shares.least[group])
         # Room made for a page that is larger than a tick's budget serves the next tick.
@@ -398,6 +400,8 @@ def build_plan(pages: PageView, nodes: Nodes, request: TierRequest, budget_bytes
 
     promoted = np.flatnonzero(tier < source_tier)
     promoted = promoted[rising_rows(-key[promoted])]
+    if due.any():  # what is guaranteed comes before what pays
+        promoted = promoted[np.argsort(~due[rows[promoted]], kind="stable")]
     # Demotions by tier and group: first those that must be made, then by rising key.
     demoted, musts = [], []
     for from_tier in range(nodes.tiers):
@@ -423,7 +427,7 @@ def build_plan(pages: PageView, nodes: Nodes, request: TierRequest, budget_bytes
     candidates = CandidatePages(
         moving.size[order], moving.node[order], tier, group[order], key, displaces
     )
-    shares = FastShares(groups.held, groups.least, groups.most)
+    shares = FastShares(groups.held, groups.least, groups.most, groups.budget)
     count = len(order)
     row, target = np.empty(count, np.int64), np.empty(count, np.int64)
     count = arrange(

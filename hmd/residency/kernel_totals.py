@@ -15,7 +15,7 @@ sweep has found, a node has at most what the kernel counts for all programs on i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
 from hmd.linux.cgroups import CGROUPS, group_of, memory_by_node
-from hmd.linux.memory_policy import MemoryBindings
+from hmd.linux.memory_policy import MemoryBindings, count_own_pages
 from hmd.linux.process_table import ProcessTable, carry_over
 from hmd.linux.procfs import PROC, SYSFS, ProcessId
 from hmd.linux.topology import Topology, read_node_use
@@ -140,6 +140,41 @@ class KernelTotals:
                 groups[group] = _by_node(memory_by_node(group, self._cgroups), nodes)
             split = groups[group] if groups[group].any() else self._room
             self._expected[slot] = split * (pages / max(split.sum(), 1.0))
+
+
+class OffFastest:
+    """Counts what targets have off the fastest tier: the proof for those that are never slow.
+
+    By numa_maps, read anew, at most every ``REFRESH_S`` and in ``REFRESH_SHARE`` of a CPU. Of
+    processes with large page tables, and after ``READING_S``, as the totals above have it: these
+    include the page cache of files that a process maps.
+    """
+
+    def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.thread_time) -> None:
+        self._proc, self._clock = proc, clock
+        self._due_s, self._bytes = float("-inf"), dict[str, int]()
+
+    def by_target(
+        self,
+        processes: Mapping[ProcessId, str],
+        resident: Mapping[ProcessId, Pages],
+        fastest: Collection[int],
+        now_s: float,
+    ) -> Mapping[str, int]:
+        """Return the bytes of each target; ``resident`` are pages by node as the totals say."""
+        if now_s < self._due_s and self._bytes.keys() == set(processes.values()):
+            return self._bytes
+        begun_s, found = self._clock(), dict.fromkeys(processes.values(), 0)
+        for process, target in processes.items():
+            counted = None
+            if self._clock() < begun_s + READING_S:
+                counted = count_own_pages(process.pid, self._proc)
+            if counted is None:
+                counted = tuple(enumerate(resident[process].tolist()))
+            found[target] += sum(n for node, n in counted if node not in fastest) * PAGE_BYTES
+        spent_s = self._clock() - begun_s
+        self._due_s, self._bytes = now_s + max(REFRESH_S, spent_s / REFRESH_SHARE), found
+        return found
 
 
 def _by_node(counted: Iterable[tuple[int, float]], nodes: int) -> npt.NDArray[np.float64]:

@@ -195,7 +195,7 @@ class SimulatedDaemon:
             tracked=Tracked(
                 (PROGRAM,),
                 (TARGET,),
-                share_limits([(settings.fast_min, settings.fast_max)], [0]),
+                share_limits([(settings.fast_min, settings.fast_max, UNLIMITED[2])], [0]),
                 None if settings.pageout_s is None else FarLimits.alike(1, settings.pageout_s),
             ),
         )

@@ -37,6 +37,7 @@ from hmd.policy.admin import (
     movable_pages,
     node_mask,
     plan_admin_moves,
+    plan_never_slow,
     without_drained,
 )
 from hmd.policy.plan import FastLimits, MachineView, Plan, Policy
@@ -95,9 +96,9 @@ class Machine:
 class Tracked:
     """The processes that sampler and heat table track, in their order, with the target of each.
 
-    ``fast_limits`` are what targets may have of the fastest tier, ``far_limits`` what may be paged
-    out of each process, nothing if None. ``dry`` says which processes are
-    in a dry run while others are not, shape ``(processes,)``; None: none is.
+    ``fast_limits`` are what targets may have of tiers, ``far_limits`` what may be paged out of each
+    process, nothing if None. ``dry`` says which processes are in a dry run while others are not,
+    ``never_slow`` which stay on the fastest tier, shape ``(processes,)``; None: none is.
     """
 
     processes: tuple[ProcessId, ...] = ()
@@ -105,6 +106,7 @@ class Tracked:
     fast_limits: FastLimits | None = None
     far_limits: FarLimits | None = None
     dry: npt.NDArray[np.bool_] | None = None
+    never_slow: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,8 @@ class TickInputs:
     """What a tick acts on.
 
     ``held`` are samples that were read since the last tick, to look at them. ``move_guests``: also
-    pages of virtual machines that the sampler does not see.
+    pages of virtual machines that the sampler does not see. ``resting`` targets are outside of
+    their hours: nothing of them moves but by request.
     """
 
     now_s: float
@@ -120,6 +123,11 @@ class TickInputs:
     tracked: Tracked
     held: tuple[AccessBatch, ...] = ()
     move_guests: bool = False
+    resting: frozenset[str] = frozenset()
+
+    def resting_mask(self) -> npt.NDArray[np.bool_]:
+        """Return which processes are of ``resting`` targets, shape ``(processes,)``."""
+        return np.array([name in self.resting for name in self.tracked.targets], np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +264,8 @@ def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan
         return Plan.empty(heat.processes)
     machine = machine_view(state, inputs, limits)
     requested, machine = plan_admin_moves(state.admin, heat, machine, tracked.targets, POLICY_ROWS)
-    unmovable = unmovable_mask(state, inputs)
-    if tracked.dry is not None:
-        unmovable |= tracked.dry
+    others = np.zeros(len(heat.processes), np.bool_) if tracked.dry is None else tracked.dry
+    rising, machine, unmovable = raise_never_slow(state, inputs, machine, others)
     pages = heat.view(machine.topology, unmovable, POLICY_ROWS)
     plan = state.policy.plan(pages, machine)
     if limits.min_gain > 0 and tracked.fast_limits is None:
@@ -266,7 +273,7 @@ def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan
         promoted = float((plan.heat[up].astype(np.float64) * plan.pages[up]).sum())
         if up.any() and promoted < limits.min_gain * float(pages.accesses.sum()):
             plan = Plan.empty(pages.processes)
-    return replace(Plan.joined((requested, plan)), requested=len(requested))
+    return replace(Plan.joined((requested, rising, plan)), requested=len(requested))
 
 
 def machine_view(state: TickState, inputs: TickInputs, limits: TickLimits) -> MachineView:
@@ -285,12 +292,25 @@ def machine_view(state: TickState, inputs: TickInputs, limits: TickLimits) -> Ma
     )
 
 
-def unmovable_mask(state: TickState, inputs: TickInputs) -> npt.NDArray[np.bool_]:
-    """Return which processes' pages no policy may move now, shape ``(processes,)``."""
-    processes = state.heat.processes
-    pinned = state.admin.pinned_mask(processes, inputs.tracked.targets)
-    unmovable = pinned | state.cpuset_backoff.waiting_mask(processes, inputs.now_s)
-    return unmovable | unseen_guests(state, inputs)
+def raise_never_slow(
+    state: TickState, inputs: TickInputs, machine: MachineView, others: npt.NDArray[np.bool_]
+) -> tuple[Plan, MachineView, npt.NDArray[np.bool_]]:
+    """Return the moves up of targets that are never slow, and what they leave to a policy.
+
+    That is the machine, and which processes' pages no policy may move: ``others`` and, shape
+    ``(processes,)``, those that are pinned, resting, never slow or unseen guests.
+    """
+    heat, never_slow = state.heat, inputs.tracked.never_slow
+    unmovable = others | state.admin.pinned_mask(heat.processes, inputs.tracked.targets)
+    unmovable |= state.cpuset_backoff.waiting_mask(heat.processes, inputs.now_s)
+    if inputs.resting:
+        unmovable |= inputs.resting_mask()
+    plan = Plan.empty(heat.processes)
+    if never_slow is not None:
+        # Those of guests that the sampler does not see, too: it needs no heat.
+        plan, machine = plan_never_slow(heat, machine, never_slow & ~unmovable, POLICY_ROWS)
+        unmovable |= never_slow
+    return plan, machine, unmovable | unseen_guests(state, inputs)
 
 
 def unseen_guests(state: TickState, inputs: TickInputs) -> npt.NDArray[np.bool_]:
@@ -315,9 +335,9 @@ def decide_dry(state: TickState, inputs: TickInputs, limits: TickLimits, plan: P
         return None
     machine = machine_after(machine_view(state, inputs, limits), plan)
     machine = without_drained(machine, state.admin.drained)
-    unmovable = unmovable_mask(state, inputs) | ~dry
+    rising, machine, unmovable = raise_never_slow(state, inputs, machine, ~dry)
     pages = state.heat.view(machine.topology, unmovable, POLICY_ROWS)
-    return policy.plan(pages, machine)
+    return Plan.joined((rising, policy.plan(pages, machine)))
 
 
 def migrate(
@@ -398,6 +418,8 @@ def page_out(state: TickState, inputs: TickInputs, limits: TickLimits) -> int:
     machine = MachineView(inputs.machine.topology, (), now_s, limits.tick_s, budget_bytes)
     pinned = admin.pinned_mask(heat.processes, inputs.tracked.targets)
     pinned |= unseen_guests(state, inputs) | held | np.isinf(far.idle_s)
+    if inputs.resting:
+        pinned |= inputs.resting_mask()
     if inputs.tracked.dry is not None:
         pinned |= inputs.tracked.dry
     machine = without_drained(machine, admin.drained)

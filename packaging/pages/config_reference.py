@@ -119,7 +119,8 @@ def _kind(schema: dict[str, Any]) -> str:
         return " or ".join(_kind(each) for each in schema["anyOf"] if each.get("type") != "null")
     if schema["type"] == "array":
         items = schema["items"]
-        return "list" if "$ref" in items else f"list of {_PLURALS[_kind(items)]}"
+        known = "$ref" not in items and _PLURALS.get(_kind(items))
+        return f"list of {known}" if known else "list"
     return _TYPES[schema["type"]]
 
 

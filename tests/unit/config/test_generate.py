@@ -45,6 +45,15 @@ def test_generated_configuration_names_largest_services(tmp_path: Path) -> None:
         assert part in text
 
 
+def test_container_of_a_run_is_named_by_its_program(tmp_path: Path) -> None:
+    """The unit of a container has another name after each start."""
+    proc = FakeProc(tmp_path)
+    scope = f"0::/system.slice/docker-{'0123456789abcdef' * 4}.scope\n"
+    proc.add(10, exe="/usr/bin/redis-server", cgroup=scope, rss_pages=300 * MIB_PAGES)
+    (service,) = running_services(proc.root)
+    assert service.selectors[0] == 'exe: "redis-server"'
+
+
 def test_generated_configuration_lists_what_is_beyond_the_limit_as_comment(tmp_path: Path) -> None:
     services = running_services(machine(tmp_path).root)
     text = generate(TOPOLOGY, ["faults"], services, 1)

@@ -70,6 +70,21 @@ MISTAKES = {
         "migrate:\n  rate: 5MiB\n",
         ["f:2: migrate.rate: write a rate with its unit, as in 512MiB/s, not '5MiB'"],
     ),
+    "hours of another form": (
+        TARGET + "  active: [Mo-Fr 8-18]\n",
+        [
+            "f:4: targets[0].active[0]: write days and times, as in Mon-Fri 08:00-18:00 or"
+            " 22:00-06:00, not 'Mo-Fr 8-18'"
+        ],
+    ),
+    "limits per cgroup without one": (
+        TARGET + "  per_cgroup: true\n",
+        ["f:4: targets[0].per_cgroup: set cgroup, to the pattern of these cgroups"],
+    ),
+    "never slow with a maximum": (
+        TARGET + "  never_slow: true\n  fast_max: 50%\n",
+        ["f:4: targets[0].never_slow: remove its fast_max, which contradicts it"],
+    ),
     "a share over 100 %": (
         "sample:\n  cpu_quota: 150%\n",
         ["f:2: sample.cpu_quota: write a share of 0% to 100%, as in 10%, not '150%'"],

@@ -2,6 +2,7 @@
 """The settings of the stages, converted from the configuration."""
 
 import math
+from datetime import datetime
 from pathlib import Path
 from typing import get_args
 
@@ -91,11 +92,16 @@ def test_sweep_settings_shared_memory_of_all_nodes_counted_by_page(
 
 PROCESSES = {ProcessId(1, 1): "a", ProcessId(2, 1): "b", ProcessId(3, 1): "a"}
 NAMES = tuple(PROCESSES.values())
+GROUPS = [(name, "") for name in NAMES]
+NIGHT, NOON = datetime(2026, 1, 7, 3), datetime(2026, 1, 7, 12)
 
 
 def test_fast_limits_and_weights_not_configured_are_defaults() -> None:
     config = loads("targets: [{name: a, pid: 1}, {name: b, pid: 2}]")
-    assert settings.fast_limits(config, NAMES) is None
+    assert settings.fast_limits(config, GROUPS) is None
+    assert settings.never_slow_mask(config, NAMES) is None
+    assert settings.move_rates(config) == {}
+    assert settings.resting_targets(config, NIGHT) == frozenset()
     priority, stores = settings.weights(config, NAMES)
     assert (priority.tolist(), stores.tolist()) == ([1, 1, 1], [1, 1, 1])
     assert settings.kept_mappings(config, PROCESSES) == {}
@@ -106,7 +112,7 @@ def test_fast_limits_configured_grouped_by_target() -> None:
         "targets: [{name: a, pid: 1, fast_min: 10%}, {name: b, pid: 2, fast_max: 3MiB,"
         " fast_min: 1MiB}]"
     )
-    limits = settings.fast_limits(config, NAMES)
+    limits = settings.fast_limits(config, GROUPS)
     assert limits is not None
     assert limits.group.tolist() == [0, 1, 0]
     assert limits.least_bytes.tolist() == [0, 1 << 20]
@@ -159,3 +165,54 @@ def test_far_limits_of_targets_replace_that_of_decide() -> None:
     assert settings.far_limits(config, []) is not None
     written = config.model_dump(mode="json")
     assert [target["pageout"] for target in written["targets"]] == [None, "never", "1h"]
+
+
+def test_limits_per_cgroup_are_of_each_matched_cgroup(tmp_path: Path) -> None:
+    config = loads(
+        "targets:\n"
+        "- {name: pods, cgroup: /kubepods/*, per_cgroup: true, fast_max: 4MiB, rate: 1MiB/s}\n"
+        "- {name: rest, user: '0', cgroup: /system, fast_max: 50%}\n"
+    )
+    paths = {1: "/kubepods/a/x", 2: "/kubepods/b", 3: "/kubepods/a", 4: "/", 5: "/system/c"}
+    for pid, path in paths.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / f"{pid}/cgroup").write_text(f"0::{path}\n")
+    names = dict.fromkeys((ProcessId(pid, 1) for pid in (1, 2, 3, 4)), "pods")
+    found = settings.limit_groups(config, {**names, ProcessId(5, 1): "rest"}, tmp_path)
+    assert found == (
+        ("pods", "/kubepods/a"),
+        ("pods", "/kubepods/b"),
+        ("pods", "/kubepods/a"),
+        ("pods", ""),
+        ("rest", ""),
+    )
+    limits = settings.fast_limits(config, found)
+    assert limits is not None
+    assert limits.group.tolist() == [0, 1, 0, 2, 3]
+    assert limits.most_bytes.tolist() == [4 << 20] * 3 + [NO_LIMIT]
+    assert limits.most_share.tolist() == [1, 1, 1, 0.5]
+    assert limits.rate_bytes is not None
+    assert limits.rate_bytes.tolist() == [1 << 20] * 3 + [NO_LIMIT]
+
+
+def test_never_slow_targets_have_limits_and_are_not_paged_out() -> None:
+    config = loads(
+        "decide: {pageout: 10min}\n"
+        "targets: [{name: a, pid: 1, never_slow: true, pageout: 1h}, {name: b, pid: 2}]"
+    )
+    mask = settings.never_slow_mask(config, NAMES)
+    assert mask is not None
+    assert mask.tolist() == [True, False, True]
+    assert settings.fast_limits(config, GROUPS) is not None
+    far = settings.far_limits(config, NAMES)
+    assert far is not None
+    assert far.idle_s.tolist() == [math.inf, 600, math.inf]
+
+
+def test_targets_rest_outside_of_their_hours() -> None:
+    config = loads(
+        "targets: [{name: a, pid: 1, active: 08:00-18:00}, {name: c, pid: 3, active:"
+        " [Sat 08:00-18:00, 22:00-06:00]}, {name: b, pid: 2}]"
+    )
+    assert settings.resting_targets(config, NOON) == {"a", "c"} - {"a"}
+    assert settings.resting_targets(config, NIGHT) == {"a"}

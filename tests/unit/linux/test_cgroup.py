@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: MIT
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.linux.cgroups import (
+    allowed_nodes,
     cgroup_selector,
     in_cgroup,
     in_unit,
     parse_cgroup,
+    pids_in,
+    selected_group,
     unescape_unit,
     unit_selector,
 )
@@ -89,3 +94,29 @@ def test_cgroup_path_round_trips(parts: Any) -> None:
     line = "0::/" + "/".join(parts) + "\n"
     if not line.endswith(" (deleted)\n"):
         assert parse_cgroup(line.encode()) == (tuple(parts),)
+
+
+def test_allowed_nodes_are_those_of_the_nearest_cpuset(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "c").mkdir()
+    assert allowed_nodes("/a/b", tmp_path) == ()
+    (tmp_path / "cpuset.mems.effective").write_text("0-1\n")
+    (tmp_path / "a/cpuset.mems.effective").write_text("0\n")
+    assert allowed_nodes("/a/b", tmp_path) == (0,)
+    assert allowed_nodes("/c", tmp_path) == allowed_nodes("/", tmp_path) == (0, 1)
+
+
+def test_processes_of_a_group_include_those_below(tmp_path: Path) -> None:
+    for pid, path in {1: "/", 2: "/a", 3: "/a/b", 4: "/ab"}.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / f"{pid}/cgroup").write_text(f"0::{path}\n")
+    assert list(pids_in("/a", tmp_path)) == [2, 3]
+    assert list(pids_in("/", tmp_path)) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("selector", "group"),
+    [("/a/*", "/a/b"), ("/a", "/a"), ("/a/*/*", "/a/b/c"), ("/a/*/*/*", None), ("/x", None)],
+)
+def test_selected_group_is_as_deep_as_its_pattern(selector: str, group: str | None) -> None:
+    assert selected_group((("y",), ("a", "b", "c")), cgroup_selector(selector)) == group

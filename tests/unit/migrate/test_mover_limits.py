@@ -41,6 +41,29 @@ def test_mover_huge_page_spends_full_size_of_budget(kernel: FakeKernel, process:
     assert statuses(outcome) == [MoveStatus.MOVED, MoveStatus.MOVED, MoveStatus.DEFERRED]
 
 
+def test_mover_rate_of_a_target_bounds_its_processes_together(kernel: FakeKernel) -> None:
+    one, two, other = (kernel.process(pid) for pid in (21, 22, 23))
+    rows = [(p, BASE + i * PAGE, 1, 1, 0) for i in range(1000) for p in range(3)]
+    for slot, process in enumerate((one, two, other)):
+        fill(kernel, [row for row in rows if row[0] == slot], process.pid)
+    mover = make_mover(kernel, rate_bytes_per_s=None)
+    processes, targets = (one, two, other), ("a", "a", "b")
+    mover.set_rates({"a": 600 * PAGE}, processes, targets)
+    plan = make_plan(processes, rows)
+
+    def moved(now_s: float) -> list[int]:
+        outcome = mover.apply(plan, now_s=now_s)
+        return [int(outcome.moved_pages[plan.process == slot].sum()) for slot in range(3)]
+
+    assert moved(0.0) == [300, 300, 1000]
+    # The same rate after a reload has the same debt; another one starts full.
+    mover.set_rates({"a": 600 * PAGE}, processes, targets)
+    assert sum(moved(0.0)) == 0
+    assert sum(moved(0.5)) == 300
+    mover.set_rates({}, processes, targets)
+    assert sum(moved(0.5)) == 1100
+
+
 def test_mover_without_rate_budget_unlimited(kernel: FakeKernel) -> None:
     assert make_mover(kernel, rate_bytes_per_s=None).budget_bytes() == UNLIMITED_BYTES
 

@@ -33,7 +33,7 @@ class Two:
         self.heat = HeatTable()
         self.heat.track_processes([ProcessId(1, 1), ProcessId(2, 1)])
         self.limits = limits
-        self.used = (0, PAGES)
+        self.used, self.budget_bytes = (0, PAGES), 1 << 40
         self._share = hotter / (hotter + 1)
         self._random = np.random.default_rng(5)
         self._policy = Histogram(HistogramSettings(headroom=0.0, headroom_min=0))
@@ -54,7 +54,7 @@ class Two:
             NodeMemory(0, FAST * PAGE_BYTES, free * PAGE_BYTES),
             NodeMemory(1, 1 << 32, 1 << 31),
         )
-        return MachineView(Topology(nodes), memory, 0.0, 1.0, 1 << 40, self.limits)
+        return MachineView(Topology(nodes), memory, 0.0, 1.0, self.budget_bytes, self.limits)
 
     def tick(self) -> int:
         n = 40_000
@@ -149,6 +149,69 @@ def test_fast_limits_priority_decides_order_of_programs(priority: float, *, firs
     two.heat.set_process_weights(np.array([priority, 1.0]), np.ones(2))
     fast = two.run()
     assert (fast[0] > fast[1]) == first
+
+
+def test_rate_of_a_group_leaves_budget_to_others() -> None:
+    """The hotter program moves by its rate; the other is not kept waiting behind it."""
+    rates = np.array([100 * PAGE_BYTES, 1 << 60])
+    fast = []
+    for both in (limits(), replace(limits(), rate_bytes=rates)):
+        two = Two(4.0, both)
+        two.used, two.budget_bytes = (0, 900), 700 * PAGE_BYTES
+        two.tick()
+        fast.append(two.fast)
+    # As much as a huge page may move per tick, whatever the rate.
+    assert fast == [[700, 0], [512, 188]]
+
+
+def test_what_is_guaranteed_moves_before_what_pays() -> None:
+    two = Two(4.0, limits(least=(0, 300)))
+    two.budget_bytes = 400 * PAGE_BYTES
+    two.tick()
+    assert two.fast == [100, 300]
+
+
+class Three:
+    """Two programs with no slower pages than the middle one of three tiers can take."""
+
+    def __init__(self, middle: tuple[int, int]) -> None:
+        self.heat = HeatTable()
+        self.heat.track_processes([ProcessId(1, 1), ProcessId(2, 1)])
+        self._policy = Histogram(HistogramSettings(headroom=0.0, headroom_min=0))
+        self._random = np.random.default_rng(5)
+        self.middle = middle
+        start = np.zeros(1, np.uint64)
+        for slot in range(2):
+            self.heat.record_nodes(slot, start, np.full((1, CHUNK_PAGES), 1, np.int8))
+
+    def run(self, ticks: int = 4) -> npt.NDArray[np.int64]:
+        """Return pages by program and tier."""
+        nodes = tuple(Node(n, (0,) if n == 0 else (), 1 << 30, (10, 20, 30), n) for n in range(3))
+        bytes_of = np.array(self.middle, np.int64) * PAGE_BYTES
+        both = replace(limits(), middle=(bytes_of, np.ones(2)))
+        for _ in range(ticks):
+            page = self._random.integers(0, CHUNK_PAGES, 20_000).astype(np.uint64)
+            process = self._random.integers(0, 2, 20_000).astype(np.int32)
+            self.heat.update(AccessBatch.of(page * np.uint64(PAGE_BYTES), process, period=11))
+            on = self.heat.resident_pages(3)[0].sum(axis=0)
+            memory = tuple(
+                NodeMemory(n, 1 << 30, max(0, size - int(on[n])) * PAGE_BYTES)
+                for n, size in enumerate((100, 4096, 4096))
+            )
+            machine = MachineView(Topology(nodes), memory, 0.0, 1.0, 1 << 40, both)
+            plan = self._policy.plan(self.heat.view(machine.topology), machine)
+            self.heat.record_moves(plan, plan.to_node, np.zeros(len(plan), np.bool_))
+        found: npt.NDArray[np.int64] = self.heat.resident_pages(3)[0]
+        return found
+
+
+def test_middle_tier_holds_no_more_of_a_group_than_its_most() -> None:
+    pages = Three((150, 1 << 30)).run()
+    assert pages[0, 1] == 150
+    assert pages[0, 2] == CHUNK_PAGES - 150 - pages[0, 0] > 200
+    # The other has no limit, and stays.
+    assert pages[1, 2] == 0
+    assert pages[:, 0].sum() == 100
 
 
 def test_fast_limits_count_differs_from_processes_refused() -> None:

@@ -12,10 +12,10 @@ import pytest
 from hmd.base.units import PAGE_BYTES
 from hmd.heat.settings import CHUNK_BYTES
 from hmd.heat.table import HeatTable
-from hmd.linux.memory_policy import MAX_TABLE_BYTES, MemoryBindings, count_pages
+from hmd.linux.memory_policy import MAX_TABLE_BYTES, MemoryBindings, count_own_pages, count_pages
 from hmd.linux.procfs import ProcessId
 from hmd.linux.topology import read_topology
-from hmd.residency.kernel_totals import KernelTotals, ResidentTotals
+from hmd.residency.kernel_totals import REFRESH_S, KernelTotals, OffFastest, ResidentTotals
 from hmd.residency.memory_reader import ModelledMemory
 from hmd.residency.sweep import ResidencySweep, SweepSettings
 from tests.unit.heat.swept_tick import tick
@@ -182,3 +182,37 @@ def test_refused_query_does_not_say_that_there_are_no_pages(number: int) -> None
 def test_nothing_is_left_to_learn_where_there_are_no_processes() -> None:
     none = ResidentTotals(np.zeros((0, 2), np.int64), np.zeros(0))
     assert none.known_share == 1.0
+
+
+OWN = (
+    "10000000 default anon=100 dirty=100 N0=60 N1=40 kernelpagesize_kB=4\n"
+    "20000000 default file=/dev/shm/x dirty=8 mapmax=2 N1=8 kernelpagesize_kB=4\n"
+    "30000000 default file=/lib/libc.so mapped=300 mapmax=40 N1=300 kernelpagesize_kB=4\n"
+    "40000000 default file=/lib/libc.so anon=2 dirty=2 N0=2 kernelpagesize_kB=4\n"
+    "50000000 default file=/huge\\040(deleted) huge dirty=1 N1=1 kernelpagesize_kB=2048\n"
+)
+
+
+def test_own_pages_are_without_page_cache_of_files(tree: Path) -> None:
+    program(tree, 100, OWN)
+    assert count_own_pages(PROCESS.pid, tree / "proc") == ((0, 62), (1, 48 + 512))
+    program(tree, 1 + (MAX_TABLE_BYTES >> 10), OWN)
+    assert count_own_pages(PROCESS.pid, tree / "proc") is None
+    assert count_own_pages(PROCESS.pid + 1, tree / "proc") is None
+
+
+def test_memory_off_the_fastest_tier_is_counted_anew_and_not_at_each_tick(tree: Path) -> None:
+    off = OffFastest(tree / "proc", lambda: 0.0)
+    whole = {PROCESS: np.array([1000, 7])}
+
+    def slow(now_s: float) -> int:
+        return off.by_target({PROCESS: "db"}, whole, (0,), now_s)["db"] // PAGE_BYTES
+
+    program(tree, 100, OWN)
+    assert slow(0.0) == 560
+    program(tree, 100, OWN.partition("\n")[0].replace("N1=40", "") + "\n")
+    assert slow(REFRESH_S / 2) == 560
+    assert slow(REFRESH_S) == 0
+    # Where it cannot be counted, by what is known otherwise; a new target at once.
+    program(tree, 1 + (MAX_TABLE_BYTES >> 10), OWN)
+    assert off.by_target({PROCESS: "other"}, whole, (0,), REFRESH_S) == {"other": 7 * PAGE_BYTES}

@@ -21,12 +21,15 @@ from hmd.linux.mappings import Mappings
 from hmd.linux.page_calls import MoveFlags
 from hmd.linux.procfs import ProcessId
 from hmd.linux.resident_pages import PageSharing
+from hmd.linux.topology import NodeMemory
 from hmd.metrics.status import Stage
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import FarLimits, Pageout
 from hmd.migrate.status import MoveStatus
 from hmd.policy.admin import Pin
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
+from hmd.policy.builtin.none import NonePolicy
+from hmd.policy.fast_limits import UNLIMITED, share_limits
 from hmd.policy.plan import MachineView, Plan, Policy
 from hmd.residency.memory_reader import ModelledMemory
 from hmd.residency.sweep import StepLimit
@@ -371,6 +374,92 @@ def test_targets_in_dry_run_and_others_are_planned_apart(synthetic: SyntheticRun
     assert alone is not None
     assert set(alone.process.tolist()) == {1}
     assert alone.pages.sum() > would.pages.sum()
+
+
+def keep_fast(synthetic: SyntheticRun, processes: int = 1) -> None:
+    """Never slow is the first process; as of the daemon, there are limits then."""
+    inputs, never_slow = synthetic.ticks.inputs, np.zeros(processes, np.bool_)
+    never_slow[0] = True
+    limits = share_limits([UNLIMITED], [0] * processes, always=True)
+    tracked = replace(inputs.tracked, never_slow=never_slow, fast_limits=limits)
+    synthetic.ticks.inputs = replace(inputs, tracked=tracked)
+
+
+def test_never_slow_pages_go_to_the_fastest_tier_sampled_or_not(
+    synthetic: SyntheticRun, tick: Tick
+) -> None:
+    use_policy(synthetic, NonePolicy())
+    keep_fast(synthetic)
+    synthetic.weights = np.zeros_like(synthetic.weights)
+    synthetic.weights[0] = 1.0
+    record = tick(1.0)
+    assert record.outcome is not None
+    assert record.outcome.moved == {(1, 0): FAST}
+    # It is full: nothing of it comes down, and no more goes up.
+    assert (synthetic.node == 0).sum() == FAST
+    assert tick(2.0).outcome is None
+    assert record.plan.requested == 0
+
+
+def test_never_slow_pages_get_the_room_of_others(synthetic: SyntheticRun) -> None:
+    """Room is made of others' pages, though these are hot and it is not."""
+    other, heat, ticks = ProcessId(1001, 1), synthetic.heat, synthetic.ticks
+    heat.track_processes([PROCESS, other])
+    start = np.array([1 << 40], np.uint64)
+    node = np.full((1, 512), -1, np.int8)
+    node[0, : FAST - 100] = 0
+    heat.record_nodes(1, start, node)
+    ticks.inputs = replace(ticks.inputs, tracked=Tracked((PROCESS, other), ("a", "b")))
+    keep_fast(synthetic, 2)
+    address = np.repeat(start + np.arange(FAST - 100, dtype=np.uint64) * np.uint64(4096), 20)
+    batches = (synthetic.read(), AccessBatch.of(address, process=1, period=synthetic.period))
+    heat.update(AccessBatch.concatenated(batches), 1.0)
+    topology = ticks.inputs.machine.topology
+    memory = (
+        NodeMemory(0, FAST * PAGE_BYTES, 100 * PAGE_BYTES),
+        NodeMemory(1, 4 * PAGES * PAGE_BYTES, 2 * PAGES * PAGE_BYTES),
+    )
+    state = replace(ticks.state, memory=memory)
+    plan = decide(state, ticks.inputs, TickLimits(1.0), may_plan=True)
+    up, down = plan.to_node == 0, plan.to_node == 1
+    assert plan.pages[up].sum() == 100
+    assert set(plan.process[up].tolist()) == {0}
+    assert plan.pages[down].sum() == FAST - 100
+    assert set(plan.process[down].tolist()) == {1}
+    assert topology.tiers == ((0,), (1,))
+
+
+@pytest.mark.parametrize("why", ["pinned", "resting", "dry"])
+def test_never_slow_pages_stay_where_nothing_of_them_may_move(
+    synthetic: SyntheticRun, tick: Tick, why: str
+) -> None:
+    keep_fast(synthetic)
+    if why == "pinned":
+        synthetic.ticks.state.admin.target_pins["synthetic"] = Pin(None, 0)
+    elif why == "resting":
+        synthetic.ticks.inputs = replace(synthetic.ticks.inputs, resting=frozenset({"synthetic"}))
+    else:
+        dry(synthetic, mask=[True])
+    record = tick(1.0)
+    assert not len(record.plan)
+    assert (record.dry_plan is not None and len(record.dry_plan) > 0) == (why == "dry")
+
+
+def test_target_within_its_hours_moves(synthetic: SyntheticRun, tick: Tick) -> None:
+    synthetic.ticks.inputs = replace(synthetic.ticks.inputs, resting=frozenset({"other"}))
+    assert len(tick(1.0).plan) > 0
+
+
+def test_target_outside_of_its_hours_is_observed_and_moves_by_request_only(
+    synthetic: SyntheticRun, tick: Tick
+) -> None:
+    ticks = synthetic.ticks
+    ticks.inputs = replace(ticks.inputs, resting=frozenset({"synthetic"}))
+    record = tick(1.0)
+    assert len(record.batch) == 20_000
+    assert not len(record.plan)
+    ticks.state.admin.moves[PROCESS] = Pin(0, 0)
+    assert len(tick(2.0).plan) > 0
 
 
 @pytest.mark.parametrize(
