@@ -57,7 +57,12 @@ def running_services(proc: Path = PROC) -> list[Service]:
         except OSError:
             continue  # it has exited, or belongs to another user
         name = unit.rpartition(".")[0] or program.removesuffix(" (deleted)")
-        by_program = (f"exe: {json.dumps(escape(name))}", f'user: "{user}"')
+        # A child that runs another program is a service of its own.
+        by_program = (
+            f"exe: {json.dumps(escape(name))}",
+            f'user: "{user}"',
+            "follow_children: false",
+        )
         selectors = (f"unit: {json.dumps(unit)}",) if unit else by_program
         service = found.setdefault(selectors, Service(name, selectors))
         service.processes += 1

@@ -6,6 +6,7 @@ Every policy starts from :func:`nodes_of`, in a few microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +42,7 @@ class Nodes:
     headroom: npt.NDArray[np.int64]
     near: npt.NDArray[np.int64]
     tiers: int
-    tier_bytes: tuple[int, ...] = (0,)
+    tier_bytes: Sequence[int] = (0,)
     limits: FastLimits | None = None
     tick_s: float = 1.0
 
@@ -88,10 +89,10 @@ def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_byt
         for other, hops in zip(topology.nodes, node.distances, strict=False):
             distance[node.id, other.id] = hops
     known = [m for m in machine.memory if m.node < size and tier[m.node] >= 0]
-    tier_bytes = [0] * max(len(ranks), 1)
+    sizes = [0] * max(len(ranks), 1)
     for memory in known:
-        tier_bytes[tier[memory.node]] += memory.total_bytes
-    fast = tier_bytes[0]
+        sizes[tier[memory.node]] += memory.total_bytes
+    fast = sizes[0]
     for memory in known:
         keep = headroom_bytes
         if tier[memory.node] < len(ranks) - 1:
@@ -103,16 +104,7 @@ def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_byt
         headroom[memory.node] = keep // PAGE_BYTES
         room[memory.node] = (memory.room_bytes - keep) // PAGE_BYTES
     near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
-    return Nodes(
-        tier,
-        room,
-        headroom,
-        near,
-        len(ranks),
-        tuple(tier_bytes),
-        machine.limits,
-        machine.tick_s,
-    )
+    return Nodes(tier, room, headroom, near, len(ranks), sizes, machine.limits, machine.tick_s)
 
 
 @kernel

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from hmd.config.load import loads
+from hmd.control.admin_store import AdminStore
 from hmd.daemon.service import Service
 from hmd.daemon.systemd import Notifier
+from hmd.policy.admin import AdminState
 
 
 class Nodes:
@@ -101,6 +103,32 @@ def test_removed_node_leaves_tiers_and_stays_drained(service: Service, nodes: No
     nodes.set(node0=512, node1=256)
     service.tick(3.0)
     assert service.observer.latest.control.drains[0].there
+
+
+def test_drain_outlives_a_restart_where_a_node_is_left(tmp_path: Path, nodes: Nodes) -> None:
+    state, drained = tmp_path / "state", AdminState()
+    state.mkdir()
+    drained.drain(frozenset({1}))
+    AdminStore(state).save(drained)
+    kept = f"state_dir: {state}\n"
+    nodes.set(node0=512, node1=256)
+    service = started(tmp_path, nodes, kept)
+    try:
+        assert not service.tick(0.0).failed
+        control = service.observer.latest.control
+        assert [drain.node for drain in control.drains] == [1]
+        assert (control.restored, control.not_restored) == ("node 1 drained", "")
+    finally:
+        service.close()
+    nodes.set(node1=256)
+    service = started(tmp_path, nodes, kept)
+    try:
+        assert not service.tick(0.0).failed
+        control = service.observer.latest.control
+        assert (control.drains, control.restored) == ((), "")
+        assert control.not_restored == "drain of node 1: no node would be left"
+    finally:
+        service.close()
 
 
 def test_grown_node_keeps_stages_and_tick_count(service: Service, nodes: Nodes) -> None:

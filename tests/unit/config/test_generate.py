@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hmd.config import loads
 from hmd.config.generate import generate, running_services
+from hmd.daemon.checks import matches
 from hmd.linux.topology import Node, Topology
 from tests.unit.linux.conftest import FakeProc
 
@@ -43,6 +44,15 @@ def test_generated_configuration_names_largest_services(tmp_path: Path) -> None:
     assert config.migrate.dry_run
     for part in ("2 processes, 320 MiB", "node 0 (8192 MiB) | node 1 (16384 MiB)", "damon, faults"):
         assert part in text
+
+
+def test_child_that_runs_another_program_is_a_target_that_matches(tmp_path: Path) -> None:
+    proc, uid = FakeProc(tmp_path), tmp_path.stat().st_uid
+    proc.add(10, exe="/usr/bin/runner", uid=uid, rss_pages=300 * MIB_PAGES)
+    proc.add(11, exe="/usr/bin/worker", parent=10, uid=uid, rss_pages=100 * MIB_PAGES)
+    config = loads(generate(TOPOLOGY, ["faults"], running_services(proc.root), 8))
+    found = {name: [each.pid for each in sizes] for name, sizes, _ in matches(config, proc.root)}
+    assert found == {"runner": [10], "worker": [11]}
 
 
 def test_container_of_a_run_is_named_by_its_program(tmp_path: Path) -> None:

@@ -31,16 +31,25 @@ PATIENCE_S = 240
 CGROUPS = Path("/sys/fs/cgroup")
 TEMPLATE_MIB, PROGRAM_MIB, LEFT_MIB = 8, 24, 6
 CONFIG = """\
-tick: 500ms
-rescan: 1s
+tick: 1s
+rescan: 2s
 targets:
 - {name: kept, exe: kept, never_slow: true}
 - {name: pods, cgroup: /pods/*, per_cgroup: true, fast_max: %dMiB}
 - {name: night, exe: night, active: '%s'}
-- {name: filler, exe: filler}
-sample: {sampler: faults, cpu_quota: 100%%}
+- {name: filler, cmdline: FILLER}
+sample: {sampler: faults, cpu_quota: 30%%}
 migrate: {rate: 100MiB/s}
 observe: {metrics: 'off', socket: %s/hmd.sock}
+"""
+FILLER = """
+import mmap, sys, time  # FILLER
+memory = mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_HUGEPAGE)  # which fills a node with few faults
+for page in range(0, len(memory), 4096):
+    memory[page] = 1
+print("filled", flush=True)
+time.sleep(10000)
 """
 
 
@@ -59,20 +68,27 @@ class Programs:
     """Programs that have touched their memory and were stopped then."""
 
     def __init__(self, gather: Path, folder: Path) -> None:
-        self.gather, self.folder = gather, folder
+        self.folder = folder
         self.started: list[subprocess.Popen[bytes]] = []
+        for name in ("pod", "night", "kept"):
+            (folder / name).write_bytes(gather.read_bytes())
+            (folder / name).chmod(0o755)
+
+    def fill(self, mib: int) -> int:
+        """Take so much memory of the fast node."""
+        return self.run([sys.executable, "-S", "-c", FILLER, str(mib)], 0)
 
     def start(self, name: str, mib: int, node: int, group: str = "") -> int:
-        program = self.folder / name
-        program.write_bytes(self.gather.read_bytes())
-        program.chmod(0o755)
+        """Start a program of this name with its memory on a node, in a cgroup."""
+        return self.run([str(self.folder / name), str(mib)], node, group)
 
+    def run(self, command: list[str], node: int, group: str = "") -> int:
         def enter() -> None:
             if group:
                 (CGROUPS / group).mkdir(parents=True, exist_ok=True)
                 (CGROUPS / group / "cgroup.procs").write_text(str(os.getpid()))
 
-        argv = ["numactl", f"--preferred={node}", str(program), str(mib)]
+        argv = ["numactl", f"--preferred={node}", *command]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, preexec_fn=enter)  # noqa: PLW1509
         self.started.append(process)
         assert process.stdout is not None
@@ -104,6 +120,8 @@ def main() -> None:
     gather, folder = map(Path, sys.argv[1:])
     folder.mkdir()
     programs = Programs(gather, folder)
+    pods = [programs.start("pod", PROGRAM_MIB, 0, f"pods/{name}") for name in "ab"]
+    night = programs.start("night", PROGRAM_MIB, 1)
     with daemon(folder):
 
         def status() -> dict[str, Any] | None:
@@ -122,11 +140,9 @@ def main() -> None:
             raise SystemExit(f"waited without result; {status()}")
 
         wait(lambda found: found["ticks"] > 0)
-        pods = [programs.start("pod", PROGRAM_MIB, 0, f"pods/{name}") for name in "ab"]
-        night = programs.start("night", PROGRAM_MIB, 1)
         wait(lambda _: all(own_mib(pid)[0] <= TEMPLATE_MIB for pid in pods))
         filler_mib = free_mib(0) - LEFT_MIB
-        filler = programs.start("filler", filler_mib, 0)
+        filler = programs.fill(filler_mib)
         kept = programs.start("kept", PROGRAM_MIB, 0)
         before = own_mib(kept)
 
