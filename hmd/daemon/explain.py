@@ -35,7 +35,7 @@ LISTED: Final = 5
 UNSEEN_GUESTS: Final = "its process runs virtual machines, whose accesses samples do not show"
 
 RESTING: Final = "its target is outside of its hours (active)"
-NEVER_SLOW: Final = "its target is never slow: it goes to the fastest tier as room is made"
+NEVER_SLOW: Final = "its target is never slow: it "
 FULL: Final = "the fastest tier is full: a swap does not pay yet, or waits for budget or certainty"
 
 
@@ -92,7 +92,7 @@ def explain(
         more = policy.explain(pages, machine, rows)
     drained, found = state.admin.drained, []
     fastest = topology.tiers[0] if topology.tiers else ()
-    unseen = bool(unseen_guests(state, inputs)[slot])
+    unseen, never_slow = bool(unseen_guests(state, inputs)[slot]), inputs.tracked.never_slow
     for page, figures in zip(_describe(pages, machine, rows), more, strict=True):
         if page["node"] in drained:
             page["why"] = f"node {page['node']} is drained: it leaves soon (hmd undrain)"
@@ -101,8 +101,9 @@ def explain(
             page["why"] = f"the fastest tier is drained, node {nodes} (hmd undrain)"
         elif inputs.tracked.targets[slot] in inputs.resting:
             page["why"] = f"{RESTING}; {page['why']}"
-        elif inputs.tracked.never_slow is not None and inputs.tracked.never_slow[slot]:
-            page["why"] = NEVER_SLOW if page["tier"] else f"{NEVER_SLOW}, and it is there"
+        elif page["movable"] and never_slow is not None and never_slow[slot]:
+            goes = "goes to the fastest tier as room is made" if page["tier"] else "stays there"
+            page["why"] = NEVER_SLOW + goes
         elif unseen:
             page["why"] = f"{UNSEEN_GUESTS}; {page['why']}"
         begin = page["address"]

@@ -191,3 +191,22 @@ def test_explain_page_of_virtual_machine_says_that_guests_are_not_seen(
         assert page["why"].startswith(
             "its process runs virtual machines, whose accesses samples do"
         )
+
+
+def test_explain_page_says_that_its_target_rests_or_is_never_slow(
+    brief: MissStream, preset: Preset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SimulatedMachine(brief, preset, HOT_PAGES + 64) as machine:
+        scene = Explained(machine, "histogram")
+        inputs = scene.daemon.inputs
+        tracked = replace(inputs.tracked, never_slow=np.ones(1, np.bool_))
+        monkeypatch.setattr(scene.daemon, "inputs", replace(inputs, tracked=tracked))
+        why = {page["tier"]: page["why"] for page in scene.of()["pages"]}
+        resting = replace(inputs, resting=frozenset(inputs.tracked.targets))
+        monkeypatch.setattr(scene.daemon, "inputs", resting)
+        rests = {page["why"].partition(";")[0] for page in scene.of()["pages"]}
+    assert why == {
+        0: "its target is never slow: it stays there",
+        1: "its target is never slow: it goes to the fastest tier as room is made",
+    }
+    assert rests == {"its target is outside of its hours (active)"}
