@@ -10,7 +10,9 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +38,9 @@ from hmd.sample.periods import PeriodSettings
 from hmd.sample.sampler import SampleSettings
 from hmd.tick.allowance import SEARCH_SHARE, CpuAllowance
 from hmd.tick.cpu_budget import BudgetSettings
+
+MAX_GROUPS: Final = 1024
+"""Targets and cgroups with limits of their own: users make cgroups, and each takes time."""
 
 
 def state_folder(config: Config, environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -89,7 +94,8 @@ def limit_groups(
 ) -> tuple[tuple[str, str], ...]:
     """Return with whom each process shares limits: its target, and its cgroup if it is by cgroup.
 
-    A child of a process in a cgroup may be in none of the target's: these are one group.
+    A child of a process in a cgroup may be in none of the target's: these are one group, with those
+    of the cgroups beyond ``MAX_GROUPS``.
     """
     patterns = {
         target.name: [cgroup_selector(path, cgroup_mounts(proc)) for path in target.cgroup]
@@ -104,7 +110,9 @@ def limit_groups(
         found = (selected_group(paths, pattern) for pattern in patterns[target])
         return next(filter(None, found), "")
 
-    return tuple((name, cgroup(process, name)) for process, name in processes.items())
+    found = [(name, cgroup(process, name)) for process, name in processes.items()]
+    own = set(islice(dict.fromkeys(found), MAX_GROUPS))
+    return tuple(group if group in own else (group[0], "") for group in found)
 
 
 def fast_limits(config: Config, groups: Sequence[tuple[str, str]]) -> FastLimits | None:

@@ -403,24 +403,17 @@ def build_plan(pages: PageView, nodes: Nodes, request: TierRequest, budget_bytes
     if due.any():  # what is guaranteed comes before what pays
         promoted = promoted[np.argsort(~due[rows[promoted]], kind="stable")]
     # Demotions by tier and group: first those that must be made, then by rising key.
-    demoted, musts = [], []
-    for from_tier in range(nodes.tiers):
-        for one in range(len(groups.held)):
-            part = np.flatnonzero(
-                (tier > source_tier) & (source_tier == from_tier) & (group == one)
-            )
-            part = part[rising_rows(key[part])]
-            first = must[part]
-            demoted.append(np.concatenate([part[first], part[~first]]))
-            musts.append(int(np.count_nonzero(first)))
+    demoted = np.flatnonzero((tier > source_tier) & (source_tier >= 0))
+    demoted = demoted[rising_rows(key[demoted])]
     shape = (nodes.tiers, len(groups.held))
-    length = np.array([len(part) for part in demoted], np.int64)
+    part = source_tier * len(groups.held) + group
+    demoted = demoted[np.argsort(2 * part[demoted] + ~must[demoted], kind="stable")]
+    length = np.bincount(part[demoted], minlength=shape[0] * shape[1])
+    musts = np.bincount(part[demoted[must[demoted]]], minlength=len(length))
     end = len(promoted) + np.cumsum(length)
-    demotions = Demotions(
-        (end - length).reshape(shape), np.array(musts, np.int64).reshape(shape), end.reshape(shape)
-    )
+    demotions = Demotions(*(each.reshape(shape) for each in (end - length, musts, end)))
 
-    order = np.concatenate([promoted, *demoted])
+    order = np.concatenate([promoted, demoted])
     rows, key, tier = rows[order], key[order], tier[order]
     worth = np.zeros(nodes.tiers) if request.worth is None else request.worth
     displaces = (key >= worth[tier]) | due[rows]

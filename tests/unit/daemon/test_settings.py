@@ -195,6 +195,17 @@ def test_limits_per_cgroup_are_of_each_matched_cgroup(tmp_path: Path) -> None:
     assert limits.rate_bytes.tolist() == [1 << 20] * 3 + [NO_LIMIT]
 
 
+def test_cgroups_beyond_the_most_share_one_limit(tmp_path: Path) -> None:
+    config = loads("targets: [{name: pods, cgroup: /pods/*, per_cgroup: true, fast_max: 4MiB}]")
+    processes = {ProcessId(pid, 1): "pods" for pid in range(1, settings.MAX_GROUPS + 9)}
+    for process in processes:
+        (tmp_path / str(process.pid)).mkdir()
+        (tmp_path / f"{process.pid}/cgroup").write_text(f"0::/pods/{process.pid}\n")
+    found = settings.limit_groups(config, processes, tmp_path)
+    assert len(set(found)) == settings.MAX_GROUPS + 1
+    assert found[-1] == found[-8] == ("pods", "")
+
+
 def test_never_slow_targets_have_limits_and_are_not_paged_out() -> None:
     config = loads(
         "decide: {pageout: 10min}\n"
