@@ -49,7 +49,7 @@ def daemon(module_daemon: Daemon) -> Iterator[Daemon]:
     """A daemon with samples: its target faults pages in for ever."""
     with subprocess.Popen([sys.executable, "-c", FAULTER], stdout=subprocess.PIPE) as faulter:
         try:
-            module_daemon.configure(f"[{{name: faulter, pid: {faulter.pid}}}]")
+            module_daemon.configure(f"[{{name: faulter, pid: {faulter.pid}, never_slow: true}}]")
             module_daemon.start()
             module_daemon.wait_ready()
             yield module_daemon

@@ -27,7 +27,8 @@ def found(served: dict[str, Any]) -> dict[str, Any]:
 
 def test_dashboard_every_query_has_data(found: dict[str, Any]) -> None:
     empty = [name for name, values in found["answers"].items() if not any_number(values)]
-    assert not empty
+    # Its target is not never slow.
+    assert empty == ["Targets: Never slow: memory off the fastest tier: {{target}}"]
 
 
 def any_number(values: list[float | None]) -> bool:
