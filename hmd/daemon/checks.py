@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -85,13 +86,15 @@ def _why_slow(
     pids, ids = {process.pid for process in sizes}, format_ids(fastest)
     others = set(pids_in(opened[0], proc)) - pids
     why = "where the fastest tier is full, the kernel allocates its new pages on slower nodes"
-    if others or opened[0] == "/":
-        yield f"{why}; its cgroup {opened[0]} has other programs, too: give it one of its own"
-        return
-    unit = opened[0].rpartition("/")[2]
-    by_unit = f"systemctl set-property {unit} AllowedMemoryNodes={ids}"
-    by_hand = f"{ids} in {cgroups}{opened[0]}/cpuset.mems"
-    yield f"{why}; {by_unit if unit.endswith(UNITS) else by_hand} prevents it"
+    # Users name cgroups, and this is copied into a shell.
+    path = opened[0] if opened[0].isprintable() else ascii(opened[0])
+    unit = shlex.quote(path.rpartition("/")[2])
+    if others or path == "/":
+        yield f"{why}; its cgroup {path} has other programs, too: give it one of its own"
+    elif unit.endswith(UNITS) and "/user@" not in path:
+        yield f"{why}; systemctl set-property {unit} AllowedMemoryNodes={ids} prevents it"
+    else:
+        yield f"{why}; {ids} in {cgroups}{path}/cpuset.mems prevents it"
 
 
 def matches(config: Config, proc: Path = PROC) -> Iterator[tuple[str, dict[ProcessId, int], str]]:

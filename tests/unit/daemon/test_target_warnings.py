@@ -46,6 +46,20 @@ def test_cgroup_without_a_unit_is_confined_by_its_file(tmp_path: Path) -> None:
     assert text.endswith(HAND.format(cgroups=tmp_path / "cgroup"))
 
 
+@pytest.mark.parametrize(
+    "group", ["/system.slice/$(reboot).service", "/user.slice/user@1000.service/db.service"]
+)
+def test_group_named_by_a_user_is_no_command_for_root(tmp_path: Path, group: str) -> None:
+    (text,) = warned(tmp_path, group)
+    assert "systemctl" not in text
+    assert text.endswith(f"0 in {tmp_path}/cgroup{group}/cpuset.mems prevents it")
+
+
+def test_name_that_would_garble_a_terminal_is_shown_escaped(tmp_path: Path) -> None:
+    (text,) = warned(tmp_path, "/jobs/\x1b[2J", others="/jobs/\x1b[2J")
+    assert text.isprintable()
+
+
 @pytest.mark.parametrize("others", [DATABASE, f"{DATABASE}/below"])
 def test_cgroup_with_other_programs_is_not_to_be_confined(tmp_path: Path, others: str) -> None:
     (text,) = warned(tmp_path, DATABASE, others=others)
