@@ -160,16 +160,10 @@ class Mover:
         self, rates: Mapping[str, int], processes: Sequence[ProcessId], targets: Sequence[str]
     ) -> None:
         """Limit the bytes per second of the processes of some targets, together, by their name."""
-        buckets = {
-            name: self._buckets.get((name, rate)) or TokenBucket(rate, self.settings.burst_s)
-            for name, rate in rates.items()
-        }
-        self._buckets = {(name, rates[name]): bucket for name, bucket in buckets.items()}
-        self._limited = {
-            process: buckets[name]
-            for process, name in zip(processes, targets, strict=True)
-            if name in buckets
-        }
+        known, burst_s = self._buckets, self.settings.burst_s
+        self._buckets = {of: known.get(of) or TokenBucket(of[1], burst_s) for of in rates.items()}
+        of_process = zip(processes, targets, strict=True)
+        self._limited = {p: self._buckets[t, rates[t]] for p, t in of_process if t in rates}
 
     def stop(self) -> None:
         """Defer the rest of this plan and all later plans; signal handlers may call it."""

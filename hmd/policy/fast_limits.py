@@ -73,9 +73,7 @@ def share_limits(
         most_bytes=_sizes(most),
         most_share=_shares(most),
         middle=(_sizes(middle), _shares(middle)),
-        rate_bytes=np.array([NO_LIMIT if r is None else r for r in rates], np.int64)
-        if rates
-        else None,
+        rate_bytes=_sizes([Amount(rate) for rate in rates or [None] * len(amounts)]),
     )
 
 
