@@ -226,12 +226,21 @@ class GuestDaemon:
             time.sleep(0.2)
         self._written = wanted
 
-    def progress(self) -> DaemonProgress:
-        """Return the daemon's progress; HmdError where it does not answer."""
+    def _status(self) -> dict[str, Any]:
         done = self._stage.machine.run(service([sys.executable, "-c", _ASK, SOCKET]))
         if done.returncode:
             raise HmdError(f"the daemon in the guest does not answer: {done.stderr.strip()}")
-        status = json.loads(done.stdout)
+        status: dict[str, Any] = json.loads(done.stdout)
+        return status
+
+    def hints(self) -> int:
+        """Return how many hints of programs the daemon has taken."""
+        taken: int = self._status()["control"]["requests"]["hint"]["done"]
+        return taken
+
+    def progress(self) -> DaemonProgress:
+        """Return the daemon's progress; HmdError where it does not answer."""
+        status = self._status()
         sampler = status["sampler"]
         return DaemonProgress(
             uptime_s=status["uptime_s"],

@@ -50,7 +50,8 @@ _HUGE_PAGES: Mapping[str, str | int] = {
     "/proc/sys/vm/min_free_kbytes": MIN_FREE_KBYTES,
 }
 
-_NO_TIERING = ("interleave", "none")
+_UNLISTED = ("interleave", "none", "tensors")
+"""Policies without a part in the comparison: they do not follow heat, or need hints."""
 
 
 class BootService(StrEnum):
@@ -146,7 +147,7 @@ def systems() -> tuple[System, ...]:
 
     Those that end with ``@swept`` follow, of the peers and the default policy.
     """
-    policies = (name for name in registry.names() if name not in _NO_TIERING)
+    policies = (name for name in registry.names() if name not in _UNLISTED)
     standing = (*_STANDING, *(hmd_with(name) for name in policies))
     return (*standing, *map(swept, REFERENCES))
 
@@ -158,7 +159,7 @@ def system_named(name: str) -> System:
     """
     if name.endswith(THP):
         return huge_paged(system_named(name.removesuffix(THP)))
-    unlisted = [hmd_with(policy) for policy in _NO_TIERING]
+    unlisted = [hmd_with(policy) for policy in _UNLISTED]
     every = (*systems(), *unlisted, *map(swept, unlisted))
     for system in every:
         if system.name == name:

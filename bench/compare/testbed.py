@@ -306,14 +306,17 @@ class Testbed:
 
 @contextmanager
 def stage(
-    commands: Sequence[Command], folder: Path, dilation: float = DILATION
+    commands: Sequence[Command],
+    folder: Path,
+    dilation: float = DILATION,
+    machine: Preset | None = None,
 ) -> Iterator[Testbed]:
     """Boot the machine for programs of as many threads each, and run each once to read its files.
 
-    Raises ValueError where their threads differ.
+    ``machine`` replaces the preset. Raises ValueError where their threads differ.
     """
     cpus = _program_cpus(commands)
-    preset = with_node_size(load(PRESET), FAST_NODE, FAST_NODE_BYTES)
+    preset = with_node_size(machine or load(PRESET), FAST_NODE, FAST_NODE_BYTES)
     if len(cpus) > 1:
         preset = with_cpus(preset, cpus.stop)
     caches = {"count": CACHES, "first_size": SERVICE_CACHE_BYTES}
@@ -327,10 +330,10 @@ def stage(
             dilation=dilation,
             append=_isolated(cpus),
             step_ns=STEP_NS if len(cpus) > 1 else 0,
-        ) as machine,
-        open_fast_node(machine, FAST_NODE, FilledNode) as fast_node,
+        ) as booted,
+        open_fast_node(booted, FAST_NODE, FilledNode) as fast_node,
     ):
-        ready = Testbed(machine, preset, fast_node, folder, cpus)
+        ready = Testbed(booted, preset, fast_node, folder, cpus)
         ready.sh(f"mkdir -p /sys/fs/cgroup{GROUP}")
         ready.set(
             {

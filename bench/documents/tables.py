@@ -26,7 +26,7 @@ from bench.second_run.tables import second_run, second_run_evidence, second_run_
 from bench.stages.policy import table as convergence_table
 from bench.stages.stage_costs import table as stage_table
 from bench.tensors.planners import in_place_steps, made_steps, noise, programs, tier_sweeps
-from bench.tensors.training_memory import training_memory
+from bench.tensors.training_memory import training_memory, training_tiers
 
 Results = Mapping[str, Any]
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
@@ -286,6 +286,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         made_steps,
         noise,
         training_memory,
+        training_tiers,
         shuffles,
     )
 }

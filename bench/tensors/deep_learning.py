@@ -32,6 +32,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hmd.torch
 from bench.documents.markdown import commit, host
+from bench.tensors.training_memory import COUNTED, compact
 from bench.tensors.training_steps.residual_network import Bottleneck, normalized
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import MemorySystem, PricingRules, Roofline, TensorTier, TierLink
@@ -178,7 +179,7 @@ def measure(name: str, refused: list[dict[str, Any]]) -> tuple[list[dict[str, An
             continue
         row = {
             "model": name,
-            "where": "counted device",
+            "where": COUNTED,
             "fast_share": round((gpu or found["peak_bytes"]) / plain["peak_bytes"], 4),
             "system": system,
             "seconds": found["seconds"],
@@ -275,20 +276,6 @@ def errors(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def compact(document: dict[str, Any]) -> str:
-    """Return JSON with curves on one line, and numbers of six digits."""
-
-    def rounded(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: rounded(each) for key, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [rounded(each) for each in value]
-        return float(f"{value:.6g}") if isinstance(value, float) else value
-
-    curves = json.dumps(rounded(document.pop("memory")))
-    return f'{json.dumps(rounded(document), indent=1)[:-2]},\n "memory": {curves}\n}}'
-
-
 def main() -> int:
     """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description="Training within less device memory.")
@@ -312,6 +299,9 @@ def main() -> int:
         "gpu": None,
         "memory": memory,
     }
+    if PUBLISHED.exists():  # rows of other commands stay
+        known = json.loads(PUBLISHED.read_text())["rows"]
+        document["rows"] = [*rows, *(row for row in known if row["where"] != COUNTED)]
     text = compact(document)
     for path in (OUTPUT, *([PUBLISHED] if args.publish else ())):
         path.parent.mkdir(exist_ok=True)

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from hmd.base.errors import HmdError, NotPermittedError, TargetError, UsageError
 from hmd.control.admin_store import AdminStore
+from hmd.control.hint_receiver import HintReceiver
 from hmd.control.requests import (
     ControlRequest,
     Peer,
@@ -122,11 +123,13 @@ def queries(
     health: Callable[[], TickHealth],
     heat_map: HeatHistory,
     history: HistoryRecorder,
+    hints: HintReceiver,
     proc: Path = PROC,
 ) -> Queries:
     """Return what the socket's thread answers at once, from what the daemon last published.
 
-    Users see their own processes, and not what administrators did.
+    And what it takes at once: hints. Users see their own processes, and not what administrators
+    did.
     """
     return {
         "health": lambda _: json.dumps(health()._asdict()).encode(),
@@ -135,6 +138,7 @@ def queries(
             asked.arguments, status(), with_events=is_administrator(asked.peer)
         ),
         "heatmap": lambda asked: heat_map.answer(asked.arguments, visible_to(asked.peer, proc)),
+        "hint": hints.receive,
     }
 
 

@@ -28,6 +28,7 @@ from hmd.control.commands import (
     drop_stale_pins,
     queries,
 )
+from hmd.control.hint_receiver import HintReceiver
 from hmd.daemon import settings
 from hmd.daemon.checks import refusal_warnings, start_warnings
 from hmd.daemon.endpoints import Endpoints
@@ -131,6 +132,7 @@ class Service:
             self._history.add_event(f"hmd {__version__} started; {self._restored or 'no requests'}")
             note = self._history.add_event
             self._control = CommandQueue(commands, self._wakeup.wake, log, proc, note)
+            self._hints = HintReceiver(stages.hints, lambda: self.followed, proc)
             self._nodes = NodeWatch(sysfs)
             self._sampler_supervisor = SamplerSupervisor(log, sysfs)
             self._page_cache_demoter = PageCacheDemoter(log, proc, sysfs)
@@ -139,7 +141,7 @@ class Service:
             self._empty_targets = EmptyTargets(log)
             self._publish_control()
             latest, health = lambda: self.observer.latest, self._ticks.health
-            answers = queries(latest, health, self._heat_map, self._history, proc)
+            answers = queries(latest, health, self._heat_map, self._history, self._hints, proc)
             self._endpoints = Endpoints(answers, self._control.handlers, latest, health)
             self._endpoints.open(config)
             undo.pop_all()
@@ -388,7 +390,13 @@ class Service:
                 until_restart=tuple(self._until_restart()[:MAX_LISTED]),
                 restored=self._restored,
                 not_restored=self._not_restored,
-                requests={name: dict(counts) for name, counts in self._control.outcomes.items()},
+                requests={
+                    name: dict(counts)
+                    for name, counts in (
+                        *self._control.outcomes.items(),
+                        ("hint", self._hints.outcomes),
+                    )
+                },
             )
         )
 

@@ -35,6 +35,7 @@ from hmd.linux.topology import NodeMemory, Topology, read_node_memory, read_topo
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.policy.admin import AdminState
+from hmd.policy.use_hints import HintTable
 from hmd.residency.kernel_totals import KernelTotals, OffFastest
 from hmd.residency.memory_reader import MemoryReader
 from hmd.residency.sweep import ResidencySweep
@@ -76,6 +77,7 @@ class Stages:
     exits: ExitWatch
     tracked: Tracked = field(default_factory=Tracked)
     held: list[AccessBatch] = field(default_factory=list)
+    hints: HintTable = field(default_factory=HintTable)
     proc: Path = PROC
     sysfs: Path = SYSFS
     local_time: Callable[[], datetime] = datetime.now
@@ -111,6 +113,7 @@ class Stages:
             held=tuple(self.held),
             move_guests=self.config.migrate.move_guests,
             resting=settings.resting_targets(self.config, self.local_time()),
+            hints=self.hints.at(self.tracked.processes, now_s),
         )
 
     def tick(self, now_s: float, runner: StageTimer) -> TickRecord:
@@ -301,6 +304,7 @@ def build(
             slow_memory=before.slow_memory if before else OffFastest(proc),
             watcher=watcher,
             exits=ExitWatch(proc),
+            hints=before.hints if before else HintTable(),
             # Pins and limits apply to the processes that heat is of, until they are tracked anew.
             tracked=before.tracked if before and before.state.heat is state.heat else Tracked(),
             proc=proc,

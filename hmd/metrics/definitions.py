@@ -251,7 +251,8 @@ gauge hmd_pins = control.pinned
 gauge hmd_admin_state_lost []
     1 where a pause, policy, drain or pin from before the restart could not be restored.
 counter hmd_admin_requests(command, outcome) = control.requests
-    Admin requests on the status socket, by command and outcome: done or refused.
+    Admin requests on the status socket, by command and outcome: done or refused; and hints of
+    programs (command hint).
 """
 """Each family by the heading of its section in the reference: a line with kind, name, labels and
 the field of ``Status``, then its meaning, which is the help text.

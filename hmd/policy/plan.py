@@ -20,6 +20,7 @@ from hmd.linux.topology import NodeMemory, Topology
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageRows, PageView
+    from hmd.policy.use_hints import UseHints
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ class MachineView:
     such samplers see once per tick whether a page was accessed. ``allocation_bytes`` is what
     programs are expected to allocate until the next tick, ``cpus``, shape ``(processes,)``, how
     many CPUs each process keeps busy, NaN or None where not known. ``move_delay_s`` is the time
-    from the last sample until half of the planned pages have moved, by earlier ticks.
+    from the last sample until half of the planned pages have moved, by earlier ticks. ``hints`` are
+    what programs told of their memory, None if nothing.
     """
 
     topology: Topology
@@ -130,6 +132,7 @@ class MachineView:
     allocation_bytes: int | None = None
     cpus: npt.NDArray[np.float64] | None = None
     move_delay_s: float = 0.0
+    hints: UseHints | None = None
 
 
 class Policy(Protocol):

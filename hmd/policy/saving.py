@@ -44,7 +44,6 @@ _MIN_SAMPLES: Final = 1e-9
 _COST_BY_WEAR: Final = np.exp2(np.arange(256) / float(MOVE_WEAR))
 
 Values = npt.NDArray[np.float64]
-Rates = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
 
@@ -199,19 +198,18 @@ class SavingsLedger:
     from now until its heat ends.
     """
 
-    def __init__(self, pages: PageView, rate: Rates, terms: MoveTerms, seconds: Values) -> None:
+    def __init__(
+        self, pages: PageView, columns: ValueColumns, terms: MoveTerms, seconds: Values
+    ) -> None:
         """Begin with every page wanted where it is.
 
-        Pages are expected to have the ``rate``; they save ``seconds`` of their accesses, by
-        process.
+        ``columns`` are of the rows of ``pages``, with the rates that they are expected to have;
+        they save ``seconds`` of their accesses, by process.
         """
         self._pages = count = len(pages)
         whole, real = np.empty((2, count), np.int64), np.empty((4, count))
         tier, known = np.empty(count, np.int8), np.empty(count, np.bool_)
         into = PageValues._make([whole[0], tier, whole[1], *real, known])
-        columns = ValueColumns(
-            pages.tier, pages.size, pages.wear, pages.process, rate, pages.effective_samples
-        )
         move_ns = terms.move_ns * PAGE_MOVE_COST * _COST_BY_WEAR
         count = value_pages(columns, seconds, move_ns, terms.confidence, terms.samples_min, into)
         self._values = values = PageValues._make(column[:count] for column in into)

@@ -42,6 +42,7 @@ from hmd.policy.admin import (
 )
 from hmd.policy.plan import FastLimits, MachineView, Plan, Policy
 from hmd.policy.planning import idle_pages
+from hmd.policy.use_hints import UseHints
 from hmd.residency.sweep import ResidencySweep, StepLimit
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.sampler import Capabilities
@@ -115,7 +116,7 @@ class TickInputs:
 
     ``held`` are samples that were read since the last tick, to look at them. ``move_guests``: also
     pages of virtual machines that the sampler does not see. ``resting`` targets are outside of
-    their hours: nothing of them moves but by request.
+    their hours: nothing of them moves but by request. ``hints`` are of programs.
     """
 
     now_s: float
@@ -124,6 +125,7 @@ class TickInputs:
     held: tuple[AccessBatch, ...] = ()
     move_guests: bool = False
     resting: frozenset[str] = frozenset()
+    hints: UseHints | None = None
 
     def resting_mask(self) -> npt.NDArray[np.bool_]:
         """Return which processes are of ``resting`` targets, shape ``(processes,)``."""
@@ -289,6 +291,7 @@ def machine_view(state: TickState, inputs: TickInputs, limits: TickLimits) -> Ma
         allocation_bytes=state.allocations.expected_bytes,
         cpus=state.cpu_use.max_cpus(state.heat.processes),
         move_delay_s=state.move_delay.mean_s,
+        hints=inputs.hints,
     )
 
 

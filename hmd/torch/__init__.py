@@ -15,6 +15,7 @@ _PUBLIC: Final = {
     "advise": "hmd.torch.advice",
     "fit": "hmd.torch.fitting",
     "offloaded": "hmd.torch.optimizer",
+    "tiered": "hmd.torch.tiering",
 }
 """Modules of the public names that need PyTorch."""
 

@@ -134,7 +134,7 @@ class SavedTensors:
 
         ``weights`` stay on the device.
         """
-        self._weights = {each.untyped_storage()._cdata for each in weights if _is_plain(each)}
+        self._weights = {each.untyped_storage()._cdata for each in weights if is_plain(each)}
         self._choose, self._schedule, self.differs = choose, None, False
         self._keys, self._away, self._shared = [], {}, {}
         self._is_recording = record
@@ -191,7 +191,7 @@ class SavedTensors:
             return self._save(tensor)
 
     def _save(self, tensor: torch.Tensor) -> _Saved:
-        able = _is_plain(tensor) and self.device.holds(tensor)
+        able = is_plain(tensor) and self.device.holds(tensor)
         size = int(tensor.untyped_storage().nbytes()) if able else 0
         key = ("pack", tuple(tensor.shape), str(tensor.dtype), size)
         number = self._event(key)
@@ -327,7 +327,7 @@ class SavedTensors:
         if buffer is None:
             return False
         assert buffer.data is not None
-        source = _bytes(away.storage, away.first, away.end, away.saved[0][0].device)
+        source = bytes_of(away.storage, away.first, away.end, away.saved[0][0].device)
         device.wait(self._out, device.record(device.current_stream()))
         if buffer.after is not None:
             device.wait(self._out, buffer.after)
@@ -416,7 +416,7 @@ class SavedTensors:
             return saved.tensor
         assert away is not None
         if away.storage is not None:
-            return _view(away.storage, 0, saved.geometry, away.saved[0][0].device)
+            return view_of(away.storage, 0, saved.geometry, away.saved[0][0].device)
         if away.back is None:
             self._fetch(away)
         back, stream = away.back, self.device.current_stream()
@@ -426,7 +426,7 @@ class SavedTensors:
         away.unasked -= 1
         if away.unasked <= 0:
             away.back = None  # the tensors that were asked for hold it
-        return _view(back.untyped_storage(), away.first, saved.geometry, back.device)
+        return view_of(back.untyped_storage(), away.first, saved.geometry, back.device)
 
     def _end_use(self, saved: _Saved) -> None:
         """Note that autograd has let go of a tensor."""
@@ -483,7 +483,7 @@ class SavedTensors:
         )
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is nothing but bytes with strides."""
     return (
         type(tensor) in _PLAIN
@@ -494,14 +494,16 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _bytes(storage: Any, first: int, end: int, device: Any) -> torch.Tensor:
+def bytes_of(storage: Any, first: int, end: int, device: Any) -> torch.Tensor:
+    """Return bytes ``first`` to ``end`` of a storage."""
     empty = torch.empty(0, dtype=torch.uint8, device=device)
     return empty.set_(storage, first, (end - first,), (1,))
 
 
-def _view(
+def view_of(
     storage: Any, first: int, geometry: tuple[Any, int, Any, Any], device: Any
 ) -> torch.Tensor:
+    """Return a tensor of a geometry, in a storage that holds the bytes from ``first`` on."""
     dtype, offset, shape, stride = geometry
     empty = torch.empty(0, dtype=dtype, device=device)
     return empty.set_(storage, (offset - first) // empty.element_size(), shape, stride)

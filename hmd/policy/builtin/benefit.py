@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
@@ -28,13 +29,16 @@ from hmd.policy.long_run import LongRun
 from hmd.policy.nodes import nodes_of
 from hmd.policy.plan import MachineView, Plan
 from hmd.policy.planning import build_plan
-from hmd.policy.saving import MOVE_NS, MoveTerms, Rates, SavingsLedger, Values
+from hmd.policy.saving import MOVE_NS, MoveTerms, SavingsLedger, ValueColumns, Values
 from hmd.policy.settings import HeadroomSettings, PolicyInfo, Search
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
 
 _NO_LIMIT: Final = 2.0
+_MIN_HORIZON_S: Final = 1e-6
+
+Rates = npt.NDArray[np.float32]
 
 
 class BenefitSettings(HeadroomSettings):
@@ -89,6 +93,15 @@ class Benefit:
         del pages, horizon_ticks
         return rate
 
+    def value_columns(
+        self, pages: PageView, machine: MachineView, rate: Rates, horizon_s: Values
+    ) -> ValueColumns:
+        """Return what the rows are valued by, with the expected rates, for ``horizon_s``."""
+        del machine, horizon_s
+        return ValueColumns(
+            pages.tier, pages.size, pages.wear, pages.process, rate, pages.effective_samples
+        )
+
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
         if not machine.counted:
@@ -101,10 +114,11 @@ class Benefit:
         ticks = self.persistence.horizons(pages)
         rate = self.expected_rates(pages, rate, ticks)
         # Until they have moved, pages save nothing.
-        horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, 0.0)
+        horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, _MIN_HORIZON_S)
         seconds = horizon_s / parallelism(pages, machine)
         terms = MoveTerms(settings.move_ns, settings.confidence, settings.samples_min)
-        ledger = SavingsLedger(pages, rate, terms, seconds)
+        columns = self.value_columns(pages, machine, rate, horizon_s)
+        ledger = SavingsLedger(pages, columns, terms, seconds)
         latency = loaded_latency_ns(pages, machine.topology, nodes)
         moves = 0
         for tier, share in enumerate(ledger.tier_shares(nodes)[:-1]):

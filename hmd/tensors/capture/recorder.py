@@ -119,6 +119,11 @@ class DispatchRecorder(TorchDispatchMode):
         self._running: list[int] = []
         self._module_of_node: dict[int, int] = {}
 
+    @property
+    def operations(self) -> int:
+        """How many operations the step has had so far; -1 outside a step."""
+        return -1 if self._log is None else len(self._log.operations)
+
     def begin(self) -> None:
         """Begin a step."""
         _synchronize()

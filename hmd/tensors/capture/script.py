@@ -126,14 +126,16 @@ def _without_compiling(script: Path) -> Iterator[None]:
 
 
 class StepRecorder:
-    """A context in which steps of optimizers are recorded."""
+    """A context in which steps of optimizers are recorded; ``finish`` is called after the last."""
 
     def __init__(
         self,
         steps: RecordedSteps,
         recorder: Callable[[StorageTable], DispatchRecorder] = DispatchRecorder,
+        finish: Callable[[], None] = _end_script,
     ) -> None:
-        self._steps = steps
+        self._steps, self._finish = steps, finish
+        self._is_recording = False
         self._storages = StorageTable()
         self._recorder = recorder(self._storages)
         self._hooks = ExitStack()
@@ -157,11 +159,30 @@ class StepRecorder:
             register_module_forward_hook(self._module_ends, always_call=True),
         ):
             self._hooks.callback(handle.remove)
-        self._thread.follows = True
-        self._hooks.enter_context(self._recorder)
+        self._thread.follows = self._is_recording = True
+        self._recorder.__enter__()
 
     def __exit__(self, *error: object) -> None:
+        self._stop()
         self._hooks.close()
+
+    def _stop(self) -> None:
+        """Record no more; hooks stay, since PyTorch may be calling one of them."""
+        if self._is_recording:
+            self._is_recording = False
+            self._recorder.__exit__(None, None, None)
+
+    def place_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Return a tensor's storage, as traces name it, and how many operations the step has had.
+
+        None outside a step that is recorded.
+        """
+        number = self._storages.number(tensor) if self._recorder.operations >= 0 else None
+        return None if number is None else (number, self._recorder.operations)
+
+    def storages_of(self, values: object) -> list[int]:
+        """Return the storages of tensors, as traces name them."""
+        return list(self._storages.numbers(values))
 
     def trace(self, name: str, source: str) -> TensorTrace:
         """Return the trace; raises TrainingScriptError where too few steps were made."""
@@ -193,11 +214,13 @@ class StepRecorder:
 
     def _follow_thread(self) -> None:
         """Record the operations of this thread from now on."""
-        if not hasattr(self._thread, "follows"):
+        if self._is_recording and not hasattr(self._thread, "follows"):
             self._thread.follows = True
             self._recorder.__enter__()
 
     def _update_begins(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if not self._is_recording:
+            return None
         self._follow_thread()
         self._optimizers[id(optimizer)] = optimizer
         if self._leader is None:
@@ -206,7 +229,8 @@ class StepRecorder:
             self._refusal = TrainingScriptError(
                 "optimizers step in several threads: record a script that trains in one"
             )
-            _end_script()
+            self._finish()
+            return None
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if closure is None:
             self._note_gradients(optimizer)
@@ -236,7 +260,7 @@ class StepRecorder:
 
     def _update_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._recorder.update(begins=False)
-        if id(optimizer) != self._leader:
+        if id(optimizer) != self._leader or not self._is_recording:
             return
         self._ended += 1
         if self._ended > self._steps.warmup:
@@ -244,7 +268,9 @@ class StepRecorder:
             self._name_kinds()
             self._logs.append(self._with_facts(log))
             if len(self._logs) >= self._steps.measured:
-                _end_script()
+                self._stop()
+                self._finish()
+                return
         if self._ended >= self._steps.warmup:
             self._recorder.begin()
 

@@ -21,8 +21,9 @@ def test_script_of_the_guide_runs(number: int, capsys: pytest.CaptureFixture[str
     exec(compile(SCRIPTS[number], f"{GUIDE.name}, script {number + 1}", "exec"), {})
     printed = capsys.readouterr().out
     assert ("host memory needed" in printed) == ("hmd.torch.fit" in SCRIPTS[number])
+    assert ("step with fast memory alone" in printed) == ("hmd.torch.tiered" in SCRIPTS[number])
     assert ("for a loss of at most" in printed) == ("hmd.torch.advise" in SCRIPTS[number])
 
 
 def test_guide_has_a_script_per_function() -> None:
-    assert len(SCRIPTS) == 3
+    assert len(SCRIPTS) == 4
