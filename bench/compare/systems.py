@@ -32,7 +32,7 @@ _TIERING: Mapping[str, str | int] = {
 }
 # A run takes 20 to 100 s by the guest's clock, where a real program runs for minutes. These are the
 # best of the settings in docs/lab/2026-11-comparison-settings.md.
-_SCALED: Mapping[str, str | int] = {
+BALANCING_SCALED: Mapping[str, str | int] = {
     f"{_BALANCING}/scan_delay_ms": 100,
     f"{_BALANCING}/scan_period_min_ms": 100,
     f"{_BALANCING}/scan_period_max_ms": 1000,
@@ -104,7 +104,7 @@ class System:
 ALL_FAST = System("all-fast", ON_FAST, scarce=False)
 ALL_SLOW = System("all-slow", ON_SLOW, scarce=False)
 FIRST = System("first-touch")
-KERNEL = System("kernel-tiering", knobs={**_SCALED, **_TIERING})
+KERNEL = System("kernel-tiering", knobs={**BALANCING_SCALED, **_TIERING})
 KERNEL_DEFAULTS = System("kernel-tiering-defaults", knobs=_TIERING)
 DAMON = System("damon", service=BootService.DAMON)
 _STANDING = (

@@ -62,6 +62,13 @@ class _Decide(ConfigSection):
         " suffice to distinguish idle pages from rarely used ones, which takes minutes.",
     )
 
+    locality: bool = Field(
+        default=True,
+        description="Whether, of several nodes of a tier, pages go to the one nearest to the CPUs"
+        " that use them, and are spread over equally near ones where requests queue; with any"
+        " policy but none.",
+    )
+
     def policy_settings(self) -> PolicySettings:
         """Return the settings of the chosen policy."""
         settings: PolicySettings | None = getattr(self, self.policy, None)

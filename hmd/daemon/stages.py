@@ -45,6 +45,7 @@ from hmd.sample.sampler import Sampler
 from hmd.sample.selection import OpenedSampler, open_sampler
 from hmd.tick.allowance import AccessSums, TickGain, tick_gain
 from hmd.tick.cpu_budget import CostMeter, CpuBudget
+from hmd.tick.locality import Locality
 from hmd.tick.stage_runner import StageTimer
 from hmd.tick.tick import Machine, TickInputs, TickState, Tracked, tick
 
@@ -357,6 +358,8 @@ def _state(
         pageout.cpu_s = old.pageout.cpu_s
     policy = settings.policy(config)
     dry_policy = settings.policy(config) if settings.dry_targets(config) else None
+    locality = old.locality if old else Locality()
+    locality.active = config.decide.locality and config.decide.policy != "none"
     if old:
         old.sweep.set_move_shared(config.migrate.move_all)
         return replace(
@@ -365,5 +368,11 @@ def _state(
     memory = MemoryReader(proc, bindings)
     sweep = ResidencySweep(settings.sweep_settings(config, topology), memory, wall=time.monotonic)
     return TickState(
-        heat=heat, sweep=sweep, policy=policy, dry_policy=dry_policy, mover=mover, pageout=pageout
+        heat=heat,
+        sweep=sweep,
+        policy=policy,
+        dry_policy=dry_policy,
+        mover=mover,
+        pageout=pageout,
+        locality=locality,
     )

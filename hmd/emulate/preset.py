@@ -75,13 +75,17 @@ class LoadPoint(_CheckedPreset):
 
 
 class NodePreset(_CheckedPreset):
-    """One node. Bandwidths are sequential, of all CPUs together, in 10^9 bytes per second."""
+    """One node. Bandwidths are sequential, of all CPUs together, in 10^9 bytes per second.
+
+    CPUs of other sockets wait ``far_ns`` longer.
+    """
 
     name: str
     size: Annotated[Size, Field(ge=64 * MIB)]
     cpus: Cpus = ()
     read_latency_ns: Nanoseconds
     write_latency_ns: Nanoseconds
+    far_ns: Annotated[float, Field(ge=0, le=60_000)] = 0
     read_bandwidth_gbps: GigabytesPerSecond
     write_bandwidth_gbps: GigabytesPerSecond
     granularity_bytes: Annotated[int, Field(ge=64, le=4096)] = 64
@@ -207,6 +211,15 @@ class Preset(_CheckedPreset):
     def size_bytes(self) -> int:
         """Memory of all nodes."""
         return sum(node.size for node in self.nodes)
+
+    def nearest_initiator(self, node: int) -> int:
+        """Return the node with CPUs that is on a node's socket: itself, or else the nearest."""
+        holders = [i for i, each in enumerate(self.nodes) if each.cpus]
+        return node if node in holders else min(holders, key=lambda i: self.distance(i, node))
+
+    def far_cpus(self, node: int) -> tuple[int, ...]:
+        """Return the CPUs of other sockets than a node's."""
+        return tuple(set(range(self.cpus)) - set(self.nodes[self.nearest_initiator(node)].cpus))
 
     def distance(self, source: int, target: int) -> int:
         """Return the ACPI SLIT distance between nodes; 20 if the preset has none."""

@@ -42,6 +42,7 @@ class NodeParams:
 
     ``granularity_bytes`` is the unit in which the media moves data: 64, or 256 for Optane.
     ``loaded`` holds (utilisation, factor over idle latency), ascending, at most 8 points.
+    ``far_vcpus`` are the CPUs of other sockets, as bits, which wait ``far_ps`` longer.
     """
 
     phys_start: int
@@ -52,6 +53,8 @@ class NodeParams:
     write_bytes_per_ns: float
     granularity_bytes: int = LINE_BYTES
     loaded: tuple[tuple[float, float], ...] = ()
+    far_vcpus: int = 0
+    far_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ def _fill_node(target: Any, node: NodeParams) -> None:
     target.read_bytes_per_ns = node.read_bytes_per_ns
     target.write_bytes_per_ns = node.write_bytes_per_ns
     target.access_granularity = node.granularity_bytes
+    target.far_vcpus, target.far_ps = node.far_vcpus, node.far_ps
     target.curve_points = len(node.loaded)
     for i, (utilisation, factor) in enumerate(node.loaded[: lib.TIMING_CURVE_POINTS]):
         target.curve_utilisation[i], target.curve_factor[i] = utilisation, factor
@@ -126,7 +130,8 @@ def timing_params(preset: Preset, parts: ModelPart = ModelPart.ALL) -> TimingPar
     ranges = node_ranges([node.size for node in preset.nodes])
     return TimingParams(
         nodes=tuple(
-            _node_params(node, *range_) for node, range_ in zip(preset.nodes, ranges, strict=True)
+            _node_params(node, *range_, preset.far_cpus(index))
+            for index, (node, range_) in enumerate(zip(preset.nodes, ranges, strict=True))
         ),
         vcpus=preset.cpus,
         instruction_ps=_picoseconds(preset.core.instruction_ns),
@@ -167,7 +172,7 @@ def parts_named(names: Sequence[str]) -> ModelPart:
     return parts
 
 
-def _node_params(node: NodePreset, start: int, end: int) -> NodeParams:
+def _node_params(node: NodePreset, start: int, end: int, far_cpus: Sequence[int]) -> NodeParams:
     return NodeParams(
         phys_start=start,
         phys_end=end,
@@ -177,6 +182,8 @@ def _node_params(node: NodePreset, start: int, end: int) -> NodeParams:
         write_bytes_per_ns=node.write_bandwidth_gbps,
         granularity_bytes=node.granularity_bytes,
         loaded=tuple((point.utilisation, point.factor) for point in node.loaded),
+        far_vcpus=sum(1 << cpu for cpu in far_cpus),
+        far_ps=_picoseconds(node.far_ns),
     )
 
 

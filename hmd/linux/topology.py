@@ -248,17 +248,17 @@ def _one_tier_warning(topology: Topology) -> str:
         )
     listed = format_ids(ids)
     if topology.tier_source == TierSource.CONFIGURATION:
-        return f"the configuration puts nodes {listed} into one tier: nothing will be moved"
+        return f"the configuration puts nodes {listed} into one tier: no page changes its tier"
     if topology.tier_source == TierSource.GUESS and not any(n.cpus for n in topology.nodes):
         return (
             f"nodes {listed} are all one tier: neither kernel nor firmware ranks them, and none has"
-            " CPUs; nothing will be moved; if some are slower, configure `tiers:`"
+            " CPUs; no page changes its tier; if some are slower, configure `tiers:`"
         )
     suggestion = suggested_override(topology.nodes)
     example = suggestion or [[ids[0]], ids[1:]]
     basis = "for instance" if suggestion is None else "as their figures and CPUs suggest"
     return (
-        f"nodes {listed} are all one tier by {topology.tier_source}: nothing will be moved;"
+        f"nodes {listed} are all one tier by {topology.tier_source}: no page changes its tier;"
         f" if some are slower, configure, {basis}, `tiers: {example}`"
     )
 

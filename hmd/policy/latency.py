@@ -46,16 +46,16 @@ Values = npt.NDArray[np.float64]
 def loaded_latency_ns(pages: PageView, topology: Topology, nodes: Nodes) -> Values:
     """Return the current latency of each tier, in ns: above idle latency while requests queue.
 
-    The mean over a tier's nodes of the latency of recent samples, and at least
-    :func:`tier_latency_ns`. It need not rise with the tier.
+    That of recent samples on the tier's least loaded node, to which others' pages can move, and at
+    least :func:`tier_latency_ns`. It need not rise with the tier.
     """
     latency, loaded = tier_latency_ns(topology, nodes), pages.loaded_latency_ns
     tier_of = nodes.tier[: len(loaded)]
     loaded = loaded[: len(tier_of)]
     for tier in range(nodes.tiers):
-        measured = loaded[(tier_of == tier) & (loaded > 0)]
+        measured = loaded[tier_of == tier]
         if len(measured):
-            latency[tier] = max(latency[tier], float(measured.mean()))
+            latency[tier] = max(latency[tier], float(measured.min()))
     return latency
 
 

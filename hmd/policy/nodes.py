@@ -26,6 +26,11 @@ UNKNOWN_SHARE: Final = 0.02
 MAX_ALLOCATION_SHARE: Final = 1 / 8
 """The most of the fastest tier that stays free for allocations."""
 
+# Multipliers of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+# generators", OOPSLA 2014).
+_MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2: Final = np.uint64(0x94D049BB133111EB)
+
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
@@ -105,6 +110,14 @@ def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_byt
         room[memory.node] = (memory.room_bytes - keep) // PAGE_BYTES
     near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
     return Nodes(tier, room, headroom, near, len(ranks), sizes, machine.limits, machine.tick_s)
+
+
+def hashed(address: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Return a number from 0 to 1 per page, by its address alone: pages are spread by it."""
+    x = address // np.uint64(PAGE_BYTES)
+    x = (x ^ x >> np.uint64(30)) * _MIX_1
+    x = (x ^ x >> np.uint64(27)) * _MIX_2
+    return (x ^ x >> np.uint64(31)).astype(np.float64) / 2.0**64
 
 
 @kernel

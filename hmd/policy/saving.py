@@ -41,7 +41,7 @@ MOVE_NS: Final = 3000.0
 
 _MIN_SAMPLES: Final = 1e-9
 # Wear of one move doubles the cost of the next.
-_COST_BY_WEAR: Final = np.exp2(np.arange(256) / float(MOVE_WEAR))
+WEAR_COST: Final = np.exp2(np.arange(256) / float(MOVE_WEAR))
 
 Values = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -210,7 +210,7 @@ class SavingsLedger:
         whole, real = np.empty((2, count), np.int64), np.empty((4, count))
         tier, known = np.empty(count, np.int8), np.empty(count, np.bool_)
         into = PageValues._make([whole[0], tier, whole[1], *real, known])
-        move_ns = terms.move_ns * PAGE_MOVE_COST * _COST_BY_WEAR
+        move_ns = terms.move_ns * PAGE_MOVE_COST * WEAR_COST
         count = value_pages(columns, seconds, move_ns, terms.confidence, terms.samples_min, into)
         self._values = values = PageValues._make(column[:count] for column in into)
         self.wanted = values.tier.copy()

@@ -53,6 +53,7 @@ from hmd.tick.estimates import (
     MoveDelay,
     ProcessReadings,
 )
+from hmd.tick.locality import Locality
 from hmd.tick.stage_runner import StageTimer
 
 PAGEOUT_CANDIDATES: Final = 16
@@ -165,6 +166,7 @@ class TickState:
     pageout: Pageout
     dry_policy: Policy | None = None
     admin: AdminState = field(default_factory=AdminState)
+    locality: Locality = field(default_factory=Locality)
     readings: ProcessReadings = field(default_factory=ProcessReadings)
     cpu_use: CpuUse = field(default_factory=CpuUse)
     allocations: ExpectedAllocations = field(default_factory=ExpectedAllocations)
@@ -262,6 +264,7 @@ def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan
     readings = state.readings.read_next(tracked.processes, inputs.machine.stat)
     state.allocations.add_readings(state.memory, tracked.processes, tracked.targets, readings)
     state.cpu_use.add_readings(tracked.processes, readings, now_s)
+    state.locality.count(heat, inputs.machine.topology)
     if not may_plan:
         return Plan.empty(heat.processes)
     machine = machine_view(state, inputs, limits)
@@ -269,7 +272,7 @@ def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan
     others = np.zeros(len(heat.processes), np.bool_) if tracked.dry is None else tracked.dry
     rising, machine, unmovable = raise_never_slow(state, inputs, machine, others)
     pages = heat.view(machine.topology, unmovable, POLICY_ROWS)
-    plan = state.policy.plan(pages, machine)
+    plan = state.locality.improve(state.policy.plan(pages, machine), pages, machine)
     if limits.min_gain > 0 and tracked.fast_limits is None:
         up = np.isin(plan.to_node, machine.topology.tiers[0] if machine.topology.tiers else ())
         promoted = float((plan.heat[up].astype(np.float64) * plan.pages[up]).sum())

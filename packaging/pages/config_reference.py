@@ -164,14 +164,16 @@ def decide_example() -> str:
         for name in registry.names()
         for line in wrap(f"{name}: {registry.info(name).summary}", 94, subsequent_indent="  ")
     ]
-    effect = DecideSection.model_fields["pageout"].description or ""
+    others: list[str] = []
+    for name, value in (("pageout", NEVER), ("locality", "true")):
+        effect = DecideSection.model_fields[name].description or ""
+        others += [*(f"  # {line}\n" for line in wrap(effect, 94)), f"  {name}: {value}\n"]
     return "".join(
         [
             "decide:\n",
             *choices,
             f"  policy: {registry.DEFAULT}\n",
-            *(f"  # {line}\n" for line in wrap(effect, 94)),
-            f"  pageout: {NEVER}\n",
+            *others,
             *map(example, registry.names()),
         ]
     )

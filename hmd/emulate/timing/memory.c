@@ -37,6 +37,12 @@ static uint64_t idle_latency_ps(const struct timing_node_params *node, bool stor
 	return store ? node->write_latency_ps : node->read_latency_ps;
 }
 
+/* Links between sockets add to what a node and its queue take. */
+static uint64_t link_ps(const struct timing_node_params *node, unsigned vcpu)
+{
+	return node->far_vcpus >> vcpu & 1 ? node->far_ps : 0;
+}
+
 /* Move a line to or from memory; returns by how much the node's queue is overfull, in time. */
 static uint64_t transfer(struct timing *timing, struct vcpu *vcpu, uint64_t instructions,
 			 unsigned node, enum bandwidth_direction direction, uint64_t paddr)
@@ -177,6 +183,7 @@ struct arrival memory_read(struct timing *timing, struct vcpu *vcpu,
 	}
 	latency_ps = idle_latency_ps(&timing->params.node[node], access->store);
 	latency_ps = (uint64_t)(latency_ps * vcpu->bandwidth.latency_factor[node]);
+	latency_ps += link_ps(&timing->params.node[node], vcpu_number(timing, vcpu));
 	if (!part_on(timing, TIMING_MLP)) {
 		latency_ps += queue_ps + translation_delay_ps(&timing->params, access->translation);
 		vcpu_stall(vcpu, node, latency_ps);

@@ -34,6 +34,7 @@ enum timing_part {
 struct timing_node_params {
 	uint64_t phys_start, phys_end;                /* [start, end), guest-physical */
 	uint32_t read_latency_ps, write_latency_ps;   /* idle */
+	uint32_t far_vcpus, far_ps; /* vCPUs of other sockets, as bits; so much later for those */
 	double read_bytes_per_ns, write_bytes_per_ns; /* peak, sequential */
 	/* bytes of media moved by one random access: 64, 256 (Optane XPLine) */
 	uint32_t access_granularity;

@@ -147,9 +147,8 @@ def _numa(preset: Preset, absent: Collection[int]) -> Iterator[str]:
     initiators = [i for i, node in enumerate(preset.nodes) if node.cpus]
     for i, node in enumerate(preset.nodes):
         yield from ("-object", f"memory-backend-ram,id=ram{i},size={node.size}B")
-        near = i if node.cpus else min(initiators, key=lambda k: preset.distance(k, i))
         memory = "" if i in absent else f",memdev=ram{i}"
-        yield from ("-numa", f"node,nodeid={i}{memory},initiator={near}")
+        yield from ("-numa", f"node,nodeid={i}{memory},initiator={preset.nearest_initiator(i)}")
     cores = _cores_per_socket(preset)
     for i, node in enumerate(preset.nodes):
         for cpu in node.cpus:
@@ -162,8 +161,10 @@ def _numa(preset: Preset, absent: Collection[int]) -> Iterator[str]:
     for initiator in initiators:
         for target, node in enumerate(preset.nodes):
             pair = f"hmat-lb,initiator={initiator},target={target},hierarchy=memory"
+            far_ns = node.far_ns if preset.nearest_initiator(target) != initiator else 0
             for way, latency in (("read", node.read_latency_ns), ("write", node.write_latency_ns)):
-                yield from ("-numa", f"{pair},data-type={way}-latency,latency={round(latency)}")
+                total = round(latency + far_ns)
+                yield from ("-numa", f"{pair},data-type={way}-latency,latency={total}")
             for way, speed in (
                 ("read", node.read_bandwidth_gbps),
                 ("write", node.write_bandwidth_gbps),

@@ -9,26 +9,20 @@ MPOL_WEIGHTED_INTERLEAVE).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from hmd.base.units import PAGE_BYTES
 from hmd.linux.topology import Topology
-from hmd.policy.nodes import Nodes, nodes_of
+from hmd.policy.nodes import Nodes, hashed, nodes_of
 from hmd.policy.plan import MachineView, Plan, TierRequest
 from hmd.policy.planning import build_plan
 from hmd.policy.settings import SHARE, HeadroomSettings, PolicyInfo, Search
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
-
-# Multipliers of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-# generators", OOPSLA 2014).
-_MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2: Final = np.uint64(0x94D049BB133111EB)
 
 
 class InterleaveSettings(HeadroomSettings):
@@ -64,7 +58,7 @@ class Interleave:
             return Plan.empty(pages.processes)
         here = pages.tier
         bounds = np.cumsum(self._shares(machine, nodes))[:-1]
-        tier = np.searchsorted(bounds, _hashed(pages.address), side="right").astype(np.int8)
+        tier = np.searchsorted(bounds, hashed(pages.address), side="right").astype(np.int8)
         # A page that was never sampled gains nothing from a faster tier.
         tier = np.where((tier < here) & (pages.rate <= 0), here, tier)
         tier[~pages.movable] = -1
@@ -100,14 +94,6 @@ def _sizes(machine: MachineView, nodes: Nodes) -> npt.NDArray[np.float64]:
         if memory.node < len(nodes.tier) and nodes.tier[memory.node] >= 0:
             size[nodes.tier[memory.node]] += memory.total_bytes
     return size
-
-
-def _hashed(address: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Return a number from 0 to 1 per page, by its address alone."""
-    x = address // np.uint64(PAGE_BYTES)
-    x = (x ^ x >> np.uint64(30)) * _MIX_1
-    x = (x ^ x >> np.uint64(27)) * _MIX_2
-    return (x ^ x >> np.uint64(31)).astype(np.float64) / 2.0**64
 
 
 POLICY = PolicyInfo(

@@ -158,6 +158,21 @@ def test_stages_after_reload_have_the_processes_of_heat(stages: Stages, text: st
     after.exits.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "active"),
+    [("", True), ("decide: {policy: none}", False), ("decide: {locality: false}", False)],
+)
+def test_pages_change_nodes_of_a_tier_unless_configured_otherwise(text: str, active: bool) -> None:
+    first = build(loads(TEXT, "test"))
+    try:
+        account = first.state.locality
+        again = build(loads(f"{TEXT}{text}", "test"), first)
+        assert again.state.locality is account
+        assert account.active is active
+    finally:
+        first.sampler.close()
+
+
 def test_mask_of_pins_is_refused_without_a_target_for_each_process(stages: Stages) -> None:
     stages.admin.target_pins["a"] = Pin(None, 0)
     with pytest.raises(ValueError, match="shorter"):

@@ -68,7 +68,8 @@ def test_qemu_hmat_bandwidth_fits_16_bits_and_near_preset(name: str) -> None:
     ]
     unit = min(value & -value for value in values)
     assert max(values) / unit < 65535
-    for value, node in zip(values, preset.nodes, strict=True):
+    initiators = sum(bool(node.cpus) for node in preset.nodes)
+    for value, node in zip(values, preset.nodes * initiators, strict=True):
         assert value == pytest.approx(node.read_bandwidth_gbps * 1000, rel=0.001)
 
 
@@ -90,3 +91,16 @@ def test_qemu_absent_node_slot_and_no_memory() -> None:
     assert f"memory-backend-ram,id=ram2,size={later}B" in after(words, "-object")
     assert after(words, "-mon") == ["chardev=monitor,mode=control"]
     assert "-mon" not in words_of(preset)
+
+
+def test_qemu_latency_of_far_nodes_has_the_link() -> None:
+    words = after(words_of(load("two-socket")), "-numa")
+    latency = {
+        tuple(int(field.split("=")[1]) for field in word.split(",")[1:3]): int(word.split("=")[-1])
+        for word in words
+        if "read-latency" in word
+    }
+    assert latency[0, 0] == latency[1, 1] == 101
+    assert latency[0, 1] == latency[1, 0] == 162
+    assert latency[0, 2] == latency[1, 3] == 305
+    assert latency[0, 3] == latency[1, 2] == 366

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from bench.access_model import AccessCosts, AccessFlag, CacheLevel
 from hmd.emulate.timing_params import ModelPart
-from tests.unit.timing.conftest import Columns, Machine
+from tests.unit.timing.conftest import FAST, SLOW, Columns, Machine
 
 L = 100_000  # read latency of node 0, ps
 VIRTUAL = 1 << 40
@@ -29,6 +30,17 @@ def test_pointer_chase_costs_idle_latency_per_hop(
 ) -> None:
     address = scattered(1000, start)
     clock = finish(machine(parts=ModelPart.MLP), columns(address, value=chain(address)))
+    assert clock == 4 * 100 + 1000 * latency
+
+
+@pytest.mark.parametrize(("vcpu", "latency"), [(0, L), (1, L + 61_000)])
+def test_cpus_of_other_sockets_wait_longer(
+    machine: Machine, columns: Columns, scattered: Any, chain: Any, vcpu: int, latency: int
+) -> None:
+    address = scattered(1000)
+    nodes = (replace(FAST, far_vcpus=2, far_ps=61_000), SLOW)
+    model = machine(parts=ModelPart.MLP, nodes=nodes)
+    clock = finish(model, columns(address, value=chain(address), vcpu=vcpu), vcpu)
     assert clock == 4 * 100 + 1000 * latency
 
 
