@@ -16,7 +16,7 @@ STAMPS=build/setup
 KERNEL_TRIED=linux-image-6.12.95+deb12-amd64
 OLD_KERNEL_TRIED=linux-image-6.1.0-50-amd64
 PACKAGES=(python3 python3-venv python3-dev gcc libc6-dev libnuma-dev numactl busybox-static
-	redis-tools systemd util-linux xz-utils)
+	iproute2 nbd-server redis-tools systemd util-linux xz-utils)
 DISK_NEEDED_MIB=3000
 
 check_disk() {

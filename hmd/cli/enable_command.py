@@ -46,7 +46,8 @@ OPTIONS = f"""\
 --sampler NAME     give the service the privileges of this sampler (default: of the one in
                    /etc/hmd/hmd.yaml; with auto, of the best that works here)
 --far ENGINE       also make swap for pages that are paged out, as a service: zram:SIZE (compressed
-                   memory) or /dev/NAME (a disk without other use)
+                   memory), nbd:HOST[:PORT]/EXPORT (another machine's, by its nbd server) or
+                   /dev/NAME (a disk without other use)
 --no-start         do not start it now
 --accept-writable  install it also where users other than root may change the files that it runs
 {SHOW_AND_APPLY}"""

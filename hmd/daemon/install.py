@@ -25,6 +25,7 @@ import hmd
 from hmd.base.errors import MissingError, UsageError
 from hmd.base.quantities import parse_size
 from hmd.config.load import SYSTEM_FILE
+from hmd.daemon.nbd_client import PORT, export_uuid
 from hmd.linux.checks import PERFMON_ENOUGH, read_privileges
 from hmd.linux.procfs import read_text
 from hmd.linux.swap import use_of
@@ -224,7 +225,7 @@ def plan_disable(root: Path) -> InstallChanges:
 
 
 def far_unit(folder: Path, far: str, root: Path) -> str:
-    """Return the unit of far memory: ``zram:SIZE``, or the path of a disk.
+    """Return the unit of far memory: ``zram:SIZE``, a disk, or ``nbd:HOST[:PORT]/EXPORT``.
 
     ``folder`` contains the shipped files. Raises UsageError for what is neither, or in use.
     """
@@ -242,8 +243,15 @@ def far_unit(folder: Path, far: str, root: Path) -> str:
         use = use_of(far, root / "proc", root / "sys")
         if use and f"swapoff {far}\n" not in (read_text(root / FAR.relative_to("/")) or ""):
             raise UsageError(f"{far} {use}: name a disk or partition without use")
+    elif match := re.fullmatch(r"nbd:([\w.-]+|\[[\da-fA-F:]+\])(?::(\d{1,5}))?/([\w.-]+)", far):
+        kind, host, export = "nbd", match[1].strip("[]"), match[3]
+        port = int(match[2] or PORT)
+        machine = read_text(root / "etc/machine-id") or ""
+        area = export_uuid(host, port, export, machine)
+        values = {"HOST": host, "PORT": str(port), "EXPORT": export, "UUID": area}
+        values["PYTHON"] = sys.executable
     else:
-        raise UsageError(f"{far!r}: write zram:SIZE or /dev/NAME")
+        raise UsageError(f"{far!r}: write zram:SIZE, nbd:HOST[:PORT]/EXPORT or /dev/NAME")
     text = (folder / SHIPPED_FAR / f"{kind}.service").read_text()
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)

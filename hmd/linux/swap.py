@@ -3,7 +3,8 @@
 
 Areas are those of /proc/swaps (proc(5)), their devices those of /sys/class/block; nothing is
 opened. The kernel counts no failed requests of swap: :class:`SwapWatch` sees devices that are gone,
-that their driver has given up, and whose requests no longer end, in some 50 µs per area.
+that their driver has given up, that are not connected, and whose requests no longer end, in some
+50 µs per area.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from hmd.linux.procfs import PROC, SYSFS, parse_ids, read_int, read_stat, read_t
 
 STALL_S: Final = 5.0
 """Time in which a device must end some request of those that it has."""
+
+NBD_FAILURE: Final = Path("/run/hmd-far/failure")
+"""Says why nbd has no connection, in a line (hmd.daemon.nbd_client); empty or absent where it has.
+Requests that wait for one are not under way for the kernel."""
 
 _PF_MEMALLOC_NOIO: Final = 0x00080000  # include/linux/sched.h; what PR_SET_IO_FLUSHER sets
 _NBD_SERVERS: Final = frozenset({"nbd-server", "nbdkit", "qemu-nbd", "qemu-storage-da"})
@@ -67,6 +72,7 @@ class SwapWatch:
 
     def __init__(self, proc: Path = PROC, sysfs: Path = SYSFS) -> None:
         self._proc, self._sysfs = proc, sysfs
+        self._nbd_failure = proc.parent / NBD_FAILURE.relative_to("/")
         self._progress: dict[str, tuple[tuple[str, ...], float]] = {}
         self._errors: dict[str, int] = {}
 
@@ -82,6 +88,8 @@ class SwapWatch:
         if not read_int(folder / "size"):
             self._progress.pop(device, None)
             return "the device is gone"
+        if device.startswith("nbd") and (reason := read_text(self._nbd_failure)):
+            return reason
         disk = self._sysfs / "class/block" / disk_of(device) / "device"
         if (state := read_text(disk / "state")) in _DEAD:
             return f"its driver says {state}"
@@ -129,7 +137,7 @@ def _swap(areas: Sequence[SwapArea]) -> Diagnostic:
     if volumes := [area.path for area in areas if area.kind == "ZFS volume"]:
         why = "a ZFS volume allocates memory to write: machines hang when memory is short"
         return Diagnostic(name, Severity.WARN, state, why, f"swapoff {volumes[0]}")
-    state = state or "none (hmd enable --far zram:SIZE or a disk)"
+    state = state or "none (hmd enable --far zram:SIZE, nbd:HOST/EXPORT or a disk)"
     return Diagnostic(name, Severity.OK, state)
 
 

@@ -124,7 +124,7 @@ def test_tmpfiles_creates_run_directories(tmp_path: Path) -> None:
     assert (targets.st_uid, targets.st_mode & 0o777) == (0, 0o755)
 
 
-@pytest.mark.parametrize("far", ["zram:1GiB", "/dev/nvme0n1"])
+@pytest.mark.parametrize("far", ["zram:1GiB", "/dev/nvme0n1", "nbd:far.example/memory"])
 def test_systemd_verify_of_far_memory_reports_nothing(tmp_path: Path, far: str) -> None:
     (tmp_path / "sys/class/block/nvme0n1").mkdir(parents=True)
     service = tmp_path / FAR_NAME

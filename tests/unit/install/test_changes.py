@@ -283,7 +283,35 @@ def test_enable_far_disk_has_to_be_there_and_without_use(tmp_path: Path) -> None
     assert kinds(with_far(tmp_path, "/dev/nvme0n1"), tmp_path)[FAR] == "keep"
 
 
-@pytest.mark.parametrize("far", ["zram", "zram:8", "/dev/../etc/passwd", "nbd://h", "nvme0n1"])
+@pytest.mark.parametrize(
+    ("far", "server"),
+    [
+        ("nbd:far.example/memory", "far.example 10809 memory"),
+        ("nbd:192.0.2.7:4000/m-1", "192.0.2.7 4000 m-1"),
+        ("nbd:[2001:db8::7]/memory", "2001:db8::7 10809 memory"),
+    ],
+)
+def test_enable_far_nbd_is_a_client_with_swap_of_its_own(
+    tmp_path: Path, far: str, server: str
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_text("one\n")
+    unit = far_unit(shipped_folder(), far, tmp_path)
+    assert f"{sys.executable} -m hmd.daemon.nbd_client {server} " in unit
+    assert "@" not in unit
+    assert far_unit(shipped_folder(), far, tmp_path) == unit
+    # Two machines that take one export do not write over each other.
+    (tmp_path / "etc/machine-id").write_text("two\n")
+    assert far_unit(shipped_folder(), far, tmp_path) != unit
+
+
+@pytest.mark.parametrize(
+    "far",
+    [
+        *("zram", "zram:8", "/dev/../etc/passwd", "nvme0n1"),
+        *("nbd://h", "nbd:h", "nbd:h/", "nbd:h:x/m", "nbd:h/a b", "nbd:h;true/m", "nbd:h/m%n"),
+    ],
+)
 def test_enable_far_of_another_form_says_which_are_taken(tmp_path: Path, far: str) -> None:
     with pytest.raises(UsageError, match="write"):
         far_unit(shipped_folder(), far, tmp_path)

@@ -145,6 +145,17 @@ def test_watch_devices_that_are_gone_given_up_or_have_errors_fail(tree: Tree) ->
     assert "its driver says offline" in watch.failure(3.0)
 
 
+def test_watch_nbd_without_a_connection_fails_with_what_its_client_says(tree: Tree) -> None:
+    tree.swap("/dev/nbd0 partition 1048576 0 50")
+    tree.device("nbd0")
+    watch = tree.watch()
+    assert watch.failure(0.0) == ""
+    tree.write("run/hmd-far/failure", "2 connections are missing: refused")
+    assert watch.failure(1.0) == "swap on /dev/nbd0 fails: 2 connections are missing: refused"
+    tree.write("run/hmd-far/failure", "")
+    assert watch.failure(2.0) == ""
+
+
 def test_memory_pressure_of_the_group_or_else_of_the_machine(tree: Tree) -> None:
     tree.write("proc/5/cgroup", "0::/a.slice")
     assert memory_pressure(5, tree.proc, tree.sysfs) is None
