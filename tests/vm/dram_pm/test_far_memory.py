@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""Memory that lies on another machine, by nbd, whose server comes and goes.
+
+tests/vm/programs/far_memory.py does it all in one boot, while a program keeps track of its memory;
+these tests check the result.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.emulate.assets import find_kernel
+from hmd.emulate.preset import load, with_nodes
+from hmd.emulate.vm.boot import Machine
+from hmd.emulate.vm.images import load_order
+from tests.vm.conftest import CHECKOUT, PROGRAMS, environment
+
+MEMORY = 24 << 20
+MODULES = ["nbd", "veth", "sch_netem"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def found(machine_share: Path) -> dict[str, Any]:
+    remember = machine_share / "remember"
+    subprocess.run(
+        ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", remember, PROGRAMS / "remember.c"],
+        check=True,
+    )
+    modules = []
+    for name, image in load_order(find_kernel(), MODULES):
+        path = machine_share / f"{name}.ko"
+        path.write_bytes(image)
+        modules.append(str(path))
+    argv = [sys.executable, str(PROGRAMS / "far_memory.py"), str(remember), *modules]
+    preset = with_nodes(load("dram-pm"), ["size=512MiB,cpus=0-1", "size=256MiB"])
+    with Machine(preset, share=[machine_share], parts=None) as machine:
+        done = machine.run(argv, cwd=CHECKOUT, env=environment(), timeout=600)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@pytest.mark.parametrize("lost", ["server", "contents", "client"])
+def test_what_is_lost_and_found_costs_no_word(found: dict[str, Any], lost: str) -> None:
+    assert found[lost]["out_bytes"] > MEMORY * 3 // 4
+    assert found[lost]["failure"].startswith("2 connections are missing: ")
+    assert found[lost]["wrong_words"] == "0"
+    assert found[lost]["after"] == ""
+
+
+def test_client_ends_the_device_once_it_is_no_swap(found: dict[str, Any]) -> None:
+    assert found["end"] == {"code": 0, "device_left": False}
