@@ -44,7 +44,7 @@ lint: setup ## ruff, mypy --strict, import direction, prose, figures in document
 	ruff check $(PYTHON_FILES)
 	ruff format --check $(PYTHON_FILES)
 	mypy
-	MYPYPATH=packaging/pages mypy packaging/*.py packaging/*/*.py
+	MYPYPATH=packaging:packaging/pages mypy packaging/*.py packaging/container/*.py packaging/pages/*.py packaging/site/*.py
 	lint-imports
 	$(PYTHON) packaging/prose.py
 	$(PYTHON) -m bench.documents.figures --check

@@ -60,8 +60,8 @@ def _license(name: str) -> dict[str, Any]:
         said = metadata(name)
     except PackageNotFoundError:
         return {}
-    if expression := said.get("License-Expression"):
-        return {"licenses": [{"expression": expression}]}
+    if "License-Expression" in said:
+        return {"licenses": [{"expression": said["License-Expression"]}]}
     found = [each.rpartition(" :: ")[2] for each in said.get_all("Classifier") or ()
              if each.startswith("License :: OSI")]  # fmt: skip
     return {"licenses": [{"license": {"name": each}} for each in found]} if found else {}
