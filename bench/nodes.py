@@ -195,7 +195,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return by program the best other system's time over hmd's, their mean and the least."""
     over = _over_best(rows)
     mean = round(geometric_mean(over.values()), 3) if over else None
-    found = {"hmd_over_best": over, "mean": mean, "least": min(over.values(), default=None)}
+    found = {"over_best": over, "mean": mean, "least": min(over.values(), default=None)}
     if all("last_tick_s" in row for row in rows):
         found["last_tick"] = _over_best(rows, "last_tick_s")
     return found

@@ -25,7 +25,7 @@ from bench.access_model import AccessCosts, AccessFlag, AccessModel, AccessStrea
 from bench.documents.markdown import table
 from bench.nodes import HMD, publish
 from bench.synthetic.synthetic_run import BASE, SyntheticRun, Tier
-from hmd.base.units import PAGE_BYTES
+from hmd.base.units import LINE_BYTES, PAGE_BYTES
 from hmd.emulate.preset import Preset, load, with_cpus
 from hmd.emulate.timing_params import timing_params
 from hmd.linux.topology import Node, Topology
@@ -34,7 +34,6 @@ from hmd.policy.saving import MOVE_NS
 from hmd.sample.access_batch import AccessBatch
 
 CPUS: Final = 4
-LINE_BYTES: Final = 64
 PART_LINES: Final = 1 << 16  # 4 MiB
 PERIOD: Final = 37
 TICK_STEPS: Final = 2000

@@ -111,7 +111,7 @@ def test_match_names_the_cgroup_whose_limits_hold(
     members = [sleeper(cgroups / name) for name in "ab"]
     try:
         assert main(["config", "match", "--json", str(file)]) == Exit.OK
-        (target,) = json.loads(capsys.readouterr().out)
+        (target,) = json.loads(capsys.readouterr().out)["targets"]
         assert {each["pid"]: each["cgroup"] for each in target["processes"]} == {
             process.pid: f"/{cgroups.name}/{name}"
             for process, name in zip(members, "ab", strict=True)

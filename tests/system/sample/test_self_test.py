@@ -61,11 +61,11 @@ def test_auto_takes_the_next_sampler_where_one_fails_and_says_why(
 
 
 OPEN = """
-import os, pathlib, sys
+import pathlib, subprocess, sys
 from hmd.sample.sampler import SampleSettings
 from hmd.sample.selection import open_sampler
 proc = pathlib.Path(sys.argv[1]) / "proc"
-os.system(f"mount --bind {sys.argv[1]}/cpuinfo /proc/cpuinfo")
+subprocess.run(["mount", "--bind", f"{sys.argv[1]}/cpuinfo", "/proc/cpuinfo"], check=True)
 settings = SampleSettings(loads="latency")
 chosen = open_sampler(settings, pathlib.Path("/proc"), pathlib.Path(sys.argv[2]))
 print(chosen.sampler.name, chosen.reason)
