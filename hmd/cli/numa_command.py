@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -59,7 +60,8 @@ OPTIONS = f"""\
 
 KEYS: Final = "q leaves, arrows scroll, s next column, c cgroups, / filter"
 _UNREAD: Final = {
-    "forbidden": "which this user may not read (root may)",
+    "forbidden": "which the kernel does not let this user read"
+    + (" (try as root)" if os.geteuid() else ""),
     "late": "for which --cpu does not suffice",
 }
 _STEPS: Final = {"\x1b[A": -1, "k": -1, "\x1b[B": 1, "j": 1, "\x1b[5~": -20, "\x1b[6~": 20}
