@@ -9,7 +9,10 @@ daemon stopped by SIGSTOP without sampling. The policy ``none`` shows what watch
 ``benefit`` on programs that no move can help what else it does. Runs of one boot get much the same
 frames. Frames matter more than the daemon: between boots, and after the daemon has ended, a stream
 differs by a tenth, because lines leave the cache in another order and the media writes more of its
-granules. The cost is the ratio of the medians. A boot takes four minutes, a pair of runs one.
+granules. A program's sleep counts while another CPU is busy, and a sleep has many causes (I/O, a
+page that moves, a lock of its address space that the daemon holds): a loop of the least priority
+keeps the services' CPU busy, so that all sleep counts next to both. The cost is the ratio of the
+medians. A boot takes four minutes, a pair of runs one.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -40,7 +43,7 @@ from bench.documents.markdown import commit, host
 from bench.suite.inputs import prepare
 from hmd.base.errors import ConfigError, HmdError
 from hmd.base.units import MIB
-from hmd.emulate.demo.measure import PROGRAM_CPU, SERVICE_CPU
+from hmd.emulate.demo.measure import PROGRAM_CPU, SERVICE_CPU, service
 from hmd.emulate.vm.guest import Command
 from hmd.emulate.vm.images import warm_kernels
 
@@ -51,12 +54,13 @@ OUTPUT = ROOT / "build" / "daemon_cost.json"
 class CostRun:
     """One run: modelled seconds, those of sampling among them, and MiB that CPUs moved.
 
-    ``program_mib`` and ``daemon_mib`` are reads and writes of both nodes by the CPU of the program
-    and by that of the daemon, which has all other services.
+    ``seconds`` contain ``asleep_seconds``. ``program_mib`` and ``daemon_mib`` are reads and writes
+    of both nodes by the CPU of the program and by that of the daemon, which has all other services.
     """
 
     daemon: str
     seconds: float
+    asleep_seconds: float
     sampling_seconds: float
     guest_seconds: float
     program_mib: float
@@ -114,6 +118,7 @@ def measured(names: Sequence[str], policy: str, ratio: str, pairs: int) -> dict[
     with (
         stage(list(commands.values()), FOLDER / "share") as ready,
         running_daemon(ready, policy) as daemon,
+        _service_cpu_busy(ready),
     ):
         for name, command in commands.items():
             footprint = footprint_bytes(
@@ -146,20 +151,33 @@ def _run(
     run = CostRun(
         daemon="at work" if at_work else "stopped",
         seconds=trial.modelled_seconds,
+        asleep_seconds=trial.asleep_seconds or 0.0,
         sampling_seconds=program[1] * 1e-12,
         guest_seconds=trial.guest_seconds,
         program_mib=program[0] / MIB,
         daemon_mib=services[0] / MIB,
     )
     print(
-        f"{command.argv[0]}, {run.daemon}: {run.seconds:.4f} s modelled in "
-        f"{run.guest_seconds:.0f} s, "
+        f"{command.argv[0]}, {run.daemon}: {run.seconds:.4f} s modelled, "
+        f"{run.asleep_seconds:.4f} s asleep, in {run.guest_seconds:.0f} s, "
         f"{run.sampling_seconds * 1e3:.2f} ms of samples, "
         f"{run.program_mib:,.0f} MiB by its CPU, {run.daemon_mib:,.1f} MiB by the daemon's",
         file=sys.stderr,
         flush=True,
     )
     return run
+
+
+@contextmanager
+def _service_cpu_busy(ready: Testbed) -> Iterator[None]:
+    """Keep the services' CPU from halting, by a loop that leaves it to all others."""
+    loop = ["chrt", "--idle", "0", "sh", "-c", "while :; do :; done"]
+    said = bytearray()
+    job = ready.machine.start(service(loop), stdout=said.extend, stderr=said.extend)
+    try:
+        yield
+    finally:
+        job.kill()
 
 
 def _counted(ready: Testbed, cpu: int) -> tuple[int, int]:
@@ -169,15 +187,20 @@ def _counted(ready: Testbed, cpu: int) -> tuple[int, int]:
 
 
 def summary(runs: Sequence[CostRun]) -> dict[str, Any]:
-    """Return medians, the cost relative to a program without the daemon, and all its runs."""
-    seconds = {
-        label: median(run.seconds for run in runs if run.daemon == label)
-        for label in ("at work", "stopped")
-    }
-    working = [run for run in runs if run.daemon == "at work"]
+    """Return medians, the cost relative to a program without the daemon, and all its runs.
+
+    ``busy_cost`` leaves sleep out, most of which is I/O of the program.
+    """
+    groups = [[run for run in runs if run.daemon == label] for label in ("at work", "stopped")]
+    working, alone = groups
+    seconds = [median(run.seconds for run in group) for group in groups]
+    busy = [median(run.seconds - run.asleep_seconds for run in group) for group in groups]
+    asleep = [median(run.asleep_seconds for run in group) for group in groups]
     return {
-        "seconds": seconds,
-        "cost": seconds["at work"] / seconds["stopped"] - 1,
+        "seconds": {working[0].daemon: seconds[0], alone[0].daemon: seconds[1]},
+        "asleep": {working[0].daemon: asleep[0], alone[0].daemon: asleep[1]},
+        "cost": seconds[0] / seconds[1] - 1,
+        "busy_cost": busy[0] / busy[1] - 1,
         "sampling": median(run.sampling_seconds / run.seconds for run in working),
         "daemon_mib": median(run.daemon_mib for run in working),
         "runs": [asdict(run) for run in runs],
