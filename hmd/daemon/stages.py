@@ -45,7 +45,6 @@ from hmd.sample.sampler import Sampler
 from hmd.sample.selection import OpenedSampler, open_sampler
 from hmd.tick.allowance import AccessSums, TickGain, tick_gain
 from hmd.tick.cpu_budget import CostMeter, CpuBudget
-from hmd.tick.locality import Locality
 from hmd.tick.stage_runner import StageTimer
 from hmd.tick.tick import Machine, TickInputs, TickState, Tracked, tick
 
@@ -312,6 +311,7 @@ def build(
             sysfs=sysfs,
         )
         undo.pop_all()
+    state.sweep.set_move_shared(config.migrate.move_all)
     return stages
 
 
@@ -358,12 +358,16 @@ def _state(
         pageout.cpu_s = old.pageout.cpu_s
     policy = settings.policy(config)
     dry_policy = settings.policy(config) if settings.dry_targets(config) else None
-    locality = old.locality if old else Locality()
-    locality.active = config.decide.locality and config.decide.policy != "none"
+    places_within_tiers = config.decide.locality and config.decide.policy != "none"
     if old:
-        old.sweep.set_move_shared(config.migrate.move_all)
         return replace(
-            old, heat=heat, policy=policy, dry_policy=dry_policy, mover=mover, pageout=pageout
+            old,
+            heat=heat,
+            policy=policy,
+            dry_policy=dry_policy,
+            places_within_tiers=places_within_tiers,
+            mover=mover,
+            pageout=pageout,
         )
     memory = MemoryReader(proc, bindings)
     sweep = ResidencySweep(settings.sweep_settings(config, topology), memory, wall=time.monotonic)
@@ -374,5 +378,5 @@ def _state(
         dry_policy=dry_policy,
         mover=mover,
         pageout=pageout,
-        locality=locality,
+        places_within_tiers=places_within_tiers,
     )

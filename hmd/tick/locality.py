@@ -14,7 +14,7 @@ once. A node that is nearly full gives its coldest pages to one of its tier that
 
 The firmware's distances are relative latencies (ACPI, System Locality Information Table); measured
 latencies of loads from near and far CPUs correct them. Without a tier of several nodes this
-costs a microsecond per tick; else 100 ns per sample and per row of a view.
+costs less than a microsecond per tick; else 0.2 to 0.5 us per sample and per row of a view.
 """
 
 from __future__ import annotations
@@ -140,10 +140,9 @@ class _Targets:
 
 
 class Locality:
-    """The account of which CPUs use which chunks, and the moves that follow while ``active``."""
+    """The account of which CPUs use which chunks, and the moves that follow."""
 
     def __init__(self) -> None:
-        self.active = True
         self._processes: tuple[ProcessId, ...] = ()
         self._since: dict[ProcessId, int] = {}
         self._topology: Topology | None = None
@@ -192,7 +191,7 @@ class Locality:
 
         Without counted accesses, and where no tier has several nodes, the plan itself.
         """
-        if self._initiators is None or not self.active or not machine.counted:
+        if self._initiators is None or not machine.counted:
             return plan
         targets = self._targets(self._initiators, nodes_of(machine, _FULL, 0))
         if len(plan):
@@ -324,18 +323,23 @@ def _retargeted(plan: Plan, want: Numbers, tier: Numbers, room: Numbers) -> Plan
     if not other.any():
         return plan
     size = plan.pages.astype(np.int64)
-    group = np.stack([plan.phase, tier[target], size])
-    _, group_of = np.unique(group, axis=1, return_inverse=True)
-    group_of = group_of.reshape(-1)
-    for each in np.unique(group_of[other]):
-        rows = np.flatnonzero(group_of == each)
-        target[rows] = _permuted(target[rows], want[rows])
+    group = (plan.phase.astype(np.int64) * len(tier) + tier[target]) * (size.max() + 1) + size
+    order = np.argsort(group, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        if other[rows].any():
+            target[rows] = _permuted(target[rows], want[rows])
     free = room - np.bincount(target, size, len(room)).astype(np.int64)
-    for row in np.flatnonzero((want >= 0) & (want != target)).tolist():
-        if free[want[row]] >= size[row]:
-            free[want[row]] -= size[row]
-            free[target[row]] += size[row]
-            target[row] = want[row]
+    left = np.flatnonzero((want >= 0) & (want != target))
+    pairs, pair_of = np.unique(target[left] * len(room) + want[left], return_inverse=True)
+    for number, pair in enumerate(pairs.tolist()):
+        source, node = divmod(pair, len(room))
+        rows = left[pair_of == number]
+        total = np.cumsum(size[rows])
+        rows = rows[total <= free[node]]
+        moved = int(size[rows].sum())
+        free[node] -= moved
+        free[source] += moved
+        target[rows] = node
     return plan.to(target.astype(np.int16))
 
 

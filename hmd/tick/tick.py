@@ -156,7 +156,8 @@ class TickState:
     """What one tick leaves to the next.
 
     All but ``memory``, the nodes' memory at the last tick, are tables that ticks update in place.
-    ``dry_policy`` plans for the targets that are in a dry run while others are not.
+    ``dry_policy`` plans for the targets that are in a dry run while others are not. Pages move
+    between nodes of one tier where ``places_within_tiers``.
     """
 
     heat: HeatTable
@@ -167,6 +168,7 @@ class TickState:
     dry_policy: Policy | None = None
     admin: AdminState = field(default_factory=AdminState)
     locality: Locality = field(default_factory=Locality)
+    places_within_tiers: bool = True
     readings: ProcessReadings = field(default_factory=ProcessReadings)
     cpu_use: CpuUse = field(default_factory=CpuUse)
     allocations: ExpectedAllocations = field(default_factory=ExpectedAllocations)
@@ -272,7 +274,9 @@ def decide(state: TickState, inputs: TickInputs, limits: TickLimits, *, may_plan
     others = np.zeros(len(heat.processes), np.bool_) if tracked.dry is None else tracked.dry
     rising, machine, unmovable = raise_never_slow(state, inputs, machine, others)
     pages = heat.view(machine.topology, unmovable, POLICY_ROWS)
-    plan = state.locality.improve(state.policy.plan(pages, machine), pages, machine)
+    plan = state.policy.plan(pages, machine)
+    if state.places_within_tiers:
+        plan = state.locality.improve(plan, pages, machine)
     if limits.min_gain > 0 and tracked.fast_limits is None:
         up = np.isin(plan.to_node, machine.topology.tiers[0] if machine.topology.tiers else ())
         promoted = float((plan.heat[up].astype(np.float64) * plan.pages[up]).sum())

@@ -165,10 +165,10 @@ def test_stages_after_reload_have_the_processes_of_heat(stages: Stages, text: st
 def test_pages_change_nodes_of_a_tier_unless_configured_otherwise(text: str, active: bool) -> None:
     first = build(loads(TEXT, "test"))
     try:
-        account = first.state.locality
         again = build(loads(f"{TEXT}{text}", "test"), first)
-        assert again.state.locality is account
-        assert account.active is active
+        assert again.state.locality is first.state.locality
+        assert again.state.places_within_tiers is active
+        assert first.state.places_within_tiers
     finally:
         first.sampler.close()
 

@@ -222,7 +222,7 @@ def test_drained_nodes_get_no_pages() -> None:
 
 def test_nothing_moves_within_tiers_where_locality_is_off() -> None:
     run = Sockets(all_on(0), halves(0, 1))
-    run.ticks.state.locality.active = False
+    run.ticks.state = replace(run.ticks.state, places_within_tiers=False)
     for _ in range(4):
         run.tick()
     assert (run.node == 0).all()
