@@ -7,8 +7,8 @@ them have these accesses, and when. So a process gains no fast memory by exagger
 priorities and the price of moves are those of ``benefit``.
 
 A page is valued by its next use from when its move must begin: all uses so far must have come by
-then at the bandwidth that moves have. Until that, and after its use, it is worth next to nothing,
-the less the farther its next use is, so that pages of later uses make room first (Belady's choice).
+then at the bandwidth that moves have. Until that, and after its use, its value is a thousandth of
+that, and falls with the time until its next use: pages that are used last make room first.
 Where no use of a range saves well over what its pages cost to come and to leave, or where a step
 takes less than a few ticks, so that moves cannot follow it, samples decide. A use is taken for a
 pass over whole pages, whose misses overlap.
@@ -81,11 +81,19 @@ class Tensors(Benefit):
         known = parallelism(pages, machine)
         overlap = np.maximum(known, PASS_OVERLAP)
         saved_ns = (latency_ns[-1] - latency_ns[0]) / overlap
-        for slot in np.unique(hints.process).tolist():
-            uses, step_s = np.flatnonzero(hints.process == slot), float(hints.step_s[slot])
-            if step_s < MIN_STEP_TICKS * (machine.tick_s + machine.move_delay_s):
-                continue
-            rows, place, of_use = _hinted_rows(pages, hints, slot, uses)
+        min_step_s = MIN_STEP_TICKS * (machine.tick_s + machine.move_delay_s)
+        slots = np.flatnonzero(hints.step_s >= min_step_s)
+        movable = np.flatnonzero(pages.movable & np.isin(pages.process, slots))
+        movable = movable[np.argsort(pages.process[movable], kind="stable")]
+        parts = zip(
+            slots.tolist(),
+            _rows_by_process(pages.process[movable], slots),
+            _rows_by_process(hints.process, slots),
+            strict=True,
+        )
+        for slot, of_process, uses in parts:
+            step_s = float(hints.step_s[slot])
+            rows, place, of_use = _hinted_rows(pages, hints, movable[of_process], uses)
             places = int(of_use.max()) + 1
             measured = float((rate[rows].astype(np.float64) * pages.size[rows]).sum()) * step_s
             length = (hints.end[uses] - hints.address[uses]).astype(np.float64) / PAGE_BYTES
@@ -107,17 +115,25 @@ class Tensors(Benefit):
         return columns._replace(rate=rate, support=support, wear=wear)
 
 
+def _rows_by_process(process: npt.NDArray[np.integer], slots: npt.NDArray[np.intp]) -> list[slice]:
+    """Return where each slot's rows are in a column of slots that never falls."""
+    ends = zip(*(np.searchsorted(process, slots, side) for side in ("left", "right")), strict=True)
+    return [slice(first, end) for first, end in ends]
+
+
 def _hinted_rows(
-    pages: PageView, hints: UseHints, slot: int, uses: npt.NDArray[np.intp]
+    pages: PageView,
+    hints: UseHints,
+    rows: npt.NDArray[np.intp],
+    uses: slice,
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the rows of a process in hinted ranges, the range of each, and that of each use.
+    """Return a process's rows that are in hinted ranges, the range of each, and that of each use.
 
     A row that is larger than a base page is of the range that its middle is in.
     """
     begin, of_use = np.unique(hints.address[uses], return_inverse=True)
     end = np.zeros(len(begin), np.uint64)
     np.maximum.at(end, of_use, hints.end[uses])
-    rows = np.flatnonzero((pages.process == slot) & pages.movable)
     middle = pages.address[rows] + pages.size[rows].astype(np.uint64) * np.uint64(PAGE_BYTES // 2)
     place = np.searchsorted(begin, middle, "right") - 1
     inside = (place >= 0) & (middle < end[place])
@@ -126,7 +142,7 @@ def _hinted_rows(
 
 def _values(
     hints: UseHints,
-    uses: npt.NDArray[np.intp],
+    uses: slice,
     of_use: npt.NDArray[np.intp],
     missing: Values,
     step_s: float,
