@@ -246,7 +246,14 @@ def far_unit(folder: Path, far: str, root: Path) -> str:
     elif match := re.fullmatch(r"nbd:([\w.-]+|\[[\da-fA-F:]+\])(?::(\d{1,5}))?/([\w.-]+)", far):
         kind, host, export = "nbd", match[1].strip("[]"), match[3]
         port = int(match[2] or PORT)
-        machine = read_text(root / "etc/machine-id") or ""
+        machine = (read_text(root / "etc/machine-id") or "").strip()
+        if not 0 < port < 1 << 16:
+            raise UsageError(f"{far}: a port is from 1 to 65535")
+        if machine in ("", "uninitialized"):
+            raise UsageError(
+                f"{far}: /etc/machine-id has no id, by which this machine knows its swap on an"
+                " export: run systemd-machine-id-setup"
+            )
         area = export_uuid(host, port, export, machine)
         values = {"HOST": host, "PORT": str(port), "EXPORT": export, "UUID": area}
         values["PYTHON"] = sys.executable

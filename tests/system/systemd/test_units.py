@@ -127,6 +127,8 @@ def test_tmpfiles_creates_run_directories(tmp_path: Path) -> None:
 @pytest.mark.parametrize("far", ["zram:1GiB", "/dev/nvme0n1", "nbd:far.example/memory"])
 def test_systemd_verify_of_far_memory_reports_nothing(tmp_path: Path, far: str) -> None:
     (tmp_path / "sys/class/block/nvme0n1").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_text("one\n")
     service = tmp_path / FAR_NAME
     # Not every machine that runs the tests loads modules.
     service.write_text(far_unit(UNITS.parent, far, tmp_path).replace("modprobe", "true"))

@@ -315,3 +315,20 @@ def test_enable_far_nbd_is_a_client_with_swap_of_its_own(
 def test_enable_far_of_another_form_says_which_are_taken(tmp_path: Path, far: str) -> None:
     with pytest.raises(UsageError, match="write"):
         far_unit(shipped_folder(), far, tmp_path)
+
+
+@pytest.mark.parametrize("machine", [None, "", "\n", "uninitialized\n"])
+def test_enable_far_nbd_without_machine_id_refused(tmp_path: Path, machine: str | None) -> None:
+    (tmp_path / "etc").mkdir()
+    if machine is not None:
+        (tmp_path / "etc/machine-id").write_text(machine)
+    with pytest.raises(UsageError, match="machine-id has no id"):
+        far_unit(shipped_folder(), "nbd:h/m", tmp_path)
+
+
+@pytest.mark.parametrize("port", [0, 65536, 99999])
+def test_enable_far_nbd_port_that_is_none_refused(tmp_path: Path, port: int) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_text("one\n")
+    with pytest.raises(UsageError, match="a port is from 1 to 65535"):
+        far_unit(shipped_folder(), f"nbd:h:{port}/m", tmp_path)
