@@ -60,10 +60,13 @@ class UseHints:
 
 @dataclass(slots=True)
 class _Step:
-    """The step of a process: uses of one plan by number, and when the last step began."""
+    """The step of a process: uses of one plan by number, and when the last step began.
+
+    ``uses``, shape ``(n, 5)``, is never changed in place; rows that have not come have 0 bytes.
+    """
 
     plan: int
-    uses: dict[int, tuple[int, ...]]
+    uses: npt.NDArray[np.int64]
     begun_s: float
     step_s: float
 
@@ -90,43 +93,50 @@ class HintTable:
         first = _whole(hint, "first", 0, MAX_USES - len(uses))
         begun_ns = _whole(hint, "begun_ns", 0, 1 << 62)
         step_ns = _whole(hint, "step_ns", 1000, _MAX_STEP_NS)
-        rows = {first + at: _use(row) for at, row in enumerate(uses)}
+        rows = np.array([_use(row) for row in uses], np.int64).reshape(-1, 5)
         with self._lock:
             known = self._steps.pop(process, None)
+            before = np.empty((0, 5), np.int64)
             if known is not None and known.plan == plan:
-                rows = known.uses | rows
+                before = known.uses
             elif len(self._steps) >= MAX_PROCESSES:
                 del self._steps[next(iter(self._steps))]
-            self._steps[process] = _Step(plan, rows, begun_ns / 1e9, step_ns / 1e9)
+            after = np.zeros((max(len(before), first + len(rows) if len(rows) else 0), 5), np.int64)
+            after[: len(before)] = before
+            after[first : first + len(rows)] = rows
+            self._steps[process] = _Step(plan, after, begun_ns / 1e9, step_ns / 1e9)
 
     def at(self, processes: Sequence[ProcessId], now_s: float) -> UseHints | None:
         """Return what processes expect from a time of CLOCK_MONOTONIC on; None without hints."""
         with self._lock:
             steps = [(slot, self._steps.get(each)) for slot, each in enumerate(processes)]
-            known = [
-                (slot, step.begun_s, step.step_s, np.array(list(step.uses.values()), np.int64))
-                for slot, step in (steps if self._steps else ())
-                if step is not None and step.uses and _is_fresh(step, now_s)
-            ]
+        known = [
+            (slot, step)
+            for slot, step in steps
+            if step is not None and len(step.uses) and _is_fresh(step, now_s)
+        ]
         if not known:
             return None
-        step_s = np.zeros(len(processes))
-        parts = []
-        for slot, begun_s, length_s, uses in known:
-            step_s[slot] = length_s
+        step_s, passed = np.zeros((2, len(processes)))
+        for slot, step in known:
+            step_s[slot] = step.step_s
             # A step that takes longer than the last one is at its end until the next begins.
-            passed = min((now_s - begun_s) / length_s, 1.0)
-            begins, ends = uses[:, 2] / STEP_PARTS - passed, uses[:, 3] / STEP_PARTS - passed
-            over = ends <= 0
-            begins, ends = begins + over, ends + over
-            slots = np.full(len(uses), slot)
-            times = np.maximum(begins, 0.0) * length_s, ends * length_s
-            parts.append((slots, uses[:, 0], uses[:, 0] + uses[:, 1], *times, uses[:, 4]))
-        process, address, end, begins, ends, accesses = map(
-            np.concatenate, zip(*parts, strict=True)
+            passed[slot] = min((now_s - step.begun_s) / step.step_s, 1.0)
+        process = np.repeat([slot for slot, _ in known], [len(step.uses) for _, step in known])
+        uses = np.concatenate([step.uses for _, step in known])
+        came = uses[:, 1] > 0
+        process, uses = process[came], uses[came]
+        begins, ends = uses[:, 2:4].T / STEP_PARTS - passed[process]
+        over = ends <= 0
+        return UseHints(
+            process=process,
+            address=uses[:, 0].astype(np.uint64),
+            end=(uses[:, 0] + uses[:, 1]).astype(np.uint64),
+            begins_s=np.maximum(begins + over, 0.0) * step_s[process],
+            ends_s=(ends + over) * step_s[process],
+            accesses=uses[:, 4].astype(np.float64),
+            step_s=step_s,
         )
-        memory = address.astype(np.uint64), end.astype(np.uint64)
-        return UseHints(process, *memory, begins, ends, accesses.astype(np.float64), step_s)
 
 
 def _is_fresh(step: _Step, now_s: float) -> bool:

@@ -66,10 +66,25 @@ def test_hints_of_one_plan_add_up_and_another_plan_replaces_them() -> None:
     both = table.at([ONE], 100.0)
     assert both is not None
     assert len(both.process) == 4
+    table.accept(ONE, {**GOOD, "uses": []})
+    table.accept(ONE, {**GOOD, "first": 1, "uses": GOOD["uses"][:1]})
+    other = table.at([ONE], 100.0)
+    assert other is not None
+    assert other.address.tolist() == [4096, 4096, 4096, 12288]
     table.accept(ONE, {**GOOD, "plan": 2})
     new = table.at([ONE], 100.0)
     assert new is not None
     assert len(new.process) == 2
+
+
+def test_hints_that_have_not_all_come_are_those_that_have() -> None:
+    table = HintTable()
+    table.accept(ONE, {**GOOD, "first": MAX_USES, "uses": []})
+    assert table.at([ONE], 100.0) is None
+    table.accept(ONE, {**GOOD, "first": MAX_USES - 2})
+    hints = table.at([ONE], 100.0)
+    assert hints is not None
+    assert hints.address.tolist() == [4096, 12288]
 
 
 def test_hints_of_many_processes_bounded() -> None:
