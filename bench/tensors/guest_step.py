@@ -42,9 +42,9 @@ from hmd.emulate.assets import compile_static
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.vm.guest import BASE_ENVIRONMENT, Command
 from hmd.emulate.vm.images import warm_kernels
-from hmd.tensors.fast_uses import use_runs
 from hmd.tensors.lifetimes import vitality
 from hmd.tensors.memory_system import STRICT, load_system
+from hmd.tensors.move_plan import use_runs
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import planner_named
 from hmd.tensors.trace import Ints, TensorTrace, read_trace

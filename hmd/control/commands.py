@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the status socket answers: queries, and admin commands with who may give them.
+"""What the status socket answers: queries, hints, and admin commands with who may give them.
 
 The socket's thread queues a request (:meth:`CommandQueue.enqueue`) and gets a future; the loop
 executes what waits (:meth:`CommandQueue.execute_waiting`) between two ticks, or within one if it
@@ -23,7 +23,6 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from hmd.base.errors import HmdError, NotPermittedError, TargetError, UsageError
 from hmd.control.admin_store import AdminStore
-from hmd.control.hint_receiver import HintReceiver
 from hmd.control.requests import (
     ControlRequest,
     Peer,
@@ -44,6 +43,7 @@ from hmd.metrics.heat_history import HeatHistory
 from hmd.metrics.history import HistoryRecorder
 from hmd.metrics.status import Status, TickHealth
 from hmd.policy.admin import AdminState, Pin
+from hmd.policy.use_hints import HintTable
 
 MAX_PINS: Final = 4096
 """Pinned processes, and as many that are being moved by request."""
@@ -116,6 +116,41 @@ class ControlledDaemon(Protocol):
 
     def explain(self, process: ProcessId, address: int | None) -> dict[str, Any]:
         """Return why pages of a process are where they are; raises ``HmdError``."""
+
+
+class HintReceiver:
+    """Takes hints of processes that are ``followed``; ``outcomes`` counts them.
+
+    They are answered at once, in the socket's thread, so that they reach a tick without delaying
+    one. A hint is of the process that connected (SO_PEERCRED); nothing in it names another.
+    """
+
+    def __init__(
+        self, table: HintTable, followed: Callable[[], Container[ProcessId]], proc: Path = PROC
+    ) -> None:
+        self._table, self._followed, self._proc = table, followed, proc
+        self._rate = RequestRate()
+        self.outcomes = {"done": 0, "refused": 0}
+
+    def receive(self, request: ControlRequest) -> bytes:
+        """Take a hint; raises HmdError where it is refused."""
+        outcome = "refused"
+        try:
+            self._take(request)
+            outcome = "done"
+        finally:
+            self.outcomes[outcome] += 1
+        return b"{}"
+
+    def _take(self, request: ControlRequest) -> None:
+        peer = request.peer
+        if not is_administrator(peer):
+            self._rate.admit(peer)
+        stat = read_stat(peer.pid, self._proc) if peer.pid else None
+        if stat is None or stat.process not in self._followed():
+            raise TargetError(f"process {peer.pid}, which sent the hint, belongs to no target")
+        check_caller(peer, self._proc)
+        self._table.accept(stat.process, request.arguments)
 
 
 def queries(

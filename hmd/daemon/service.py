@@ -25,10 +25,10 @@ from hmd.control.commands import (
     PROMPT,
     AdminCommands,
     CommandQueue,
+    HintReceiver,
     drop_stale_pins,
     queries,
 )
-from hmd.control.hint_receiver import HintReceiver
 from hmd.daemon import settings
 from hmd.daemon.checks import refusal_warnings, start_warnings
 from hmd.daemon.endpoints import Endpoints

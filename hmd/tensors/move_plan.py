@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Plans: the moves of a step, their JSON (docs: plans), and their checks.
+"""Plans: the moves of a step, their JSON (docs: plans), their checks, and what they make fast.
 
 A move belongs to a kernel and acts when the kernel begins, on the pages of one tensor that are at
 rest. A plan is checked before it is priced: that it names what exists, loses no data, fits the
@@ -11,7 +11,7 @@ evictions that the plan sends there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from hmd.base.errors import HmdError
 from hmd.base.untrusted_files import parse_json, reason_of
 from hmd.tensors.lifetimes import Vitality
 from hmd.tensors.memory_system import MemorySystem, PricingRules
-from hmd.tensors.trace import READ, Ints, TensorTrace
+from hmd.tensors.trace import READ, WRITE, Ints, TensorTrace
 
 ANY: Final = -1
 """``source`` of a move that takes pages from wherever they are."""
@@ -217,3 +217,47 @@ def _check_lower_tiers(
             raise MovePlanError(
                 f"{trace.name}: {_place(plan, move)}: {system.names[target]} is overfilled"
             )
+
+
+@dataclass(slots=True)
+class UseRun:
+    """Uses of a tensor between two moves: ``fast_bytes`` of it are in the fastest tier.
+
+    ``uses`` has the kernel of each, and how often it passes over the tensor: once to read, once to
+    write.
+    """
+
+    tensor: int
+    fast_bytes: int
+    uses: list[tuple[int, int]] = field(default_factory=list)
+
+
+def use_runs(trace: TensorTrace, plan: MovePlan) -> list[UseRun]:
+    """Return the runs of the second of two steps, by their first kernel.
+
+    For memory systems that kernels compute in place from. A tensor that is allocated in the step
+    begins in the fastest tier, one that persists where the plan left it in the step before.
+    """
+    size = trace.tensor_bytes
+    fast = np.where(trace.tensor_persistent, 0, size)
+    start = np.searchsorted(plan.kernel, np.arange(trace.kernels + 1))
+    runs: list[UseRun] = []
+    for _ in range(2):
+        fast[~trace.tensor_persistent] = size[~trace.tensor_persistent]
+        runs, current = [], dict[int, UseRun]()
+        for kernel in range(trace.kernels):
+            for move in range(start[kernel], start[kernel + 1]):
+                tensor = int(plan.tensor[move])
+                moved = plan.size[move] if plan.target[move] == 0 else -plan.size[move]
+                fast[tensor] = np.clip(fast[tensor] + moved, 0, size[tensor])
+                current.pop(tensor, None)
+            rows = slice(trace.use_start[kernel], trace.use_start[kernel + 1])
+            for tensor, mode in zip(
+                trace.use_tensor[rows].tolist(), trace.use_mode[rows].tolist(), strict=True
+            ):
+                run = current.get(tensor)
+                if run is None:
+                    run = current[tensor] = UseRun(tensor, int(fast[tensor]))
+                    runs.append(run)
+                run.uses.append((kernel, (mode & READ > 0) + (mode & WRITE > 0)))
+    return runs

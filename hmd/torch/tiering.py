@@ -34,12 +34,14 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hmd.base.errors import HmdError, UsageError
+from hmd.base.paths import SOCKET
 from hmd.base.units import PAGE_BYTES
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_table
+from hmd.policy.use_hints import MAX_USES, STEP_PARTS
 from hmd.tensors.capture.recorder import tensors_in
 from hmd.tensors.capture.script import RecordedSteps, StepRecorder
-from hmd.tensors.fast_uses import UseRun, use_runs
 from hmd.tensors.memory_system import STRICT, load_system
+from hmd.tensors.move_plan import UseRun, use_runs
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import planner_named
 from hmd.tensors.prices import StepPrice, price_planner
@@ -47,11 +49,6 @@ from hmd.tensors.trace import Floats
 from hmd.torch.arena import Arena, SavedCopy
 from hmd.torch.fitting import Size, size_bytes
 from hmd.torch.saved_tensors import is_plain
-
-SOCKET: Final = Path("/run/hmd/hmd.sock")
-STEP_PARTS: Final = 1 << 20
-MAX_USES: Final = 1024
-"""Parts of a step, and uses of a process, as :mod:`hmd.policy.use_hints` has them."""
 
 USES_PER_HINT: Final = 48
 """A request of the status socket has at most 4 KiB."""

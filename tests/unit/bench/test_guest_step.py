@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.tensors.guest_step import ADDRESS, PROGRAM, layout, scaled_step, write_step
 from hmd.base.units import MIB, PAGE_BYTES
-from hmd.control.hint_receiver import HintReceiver
+from hmd.control.commands import HintReceiver
 from hmd.control.status_socket import StatusSocket
 from hmd.emulate.assets import compile_static
 from hmd.linux.procfs import ProcessId, read_stat

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +23,12 @@ from torch.utils.checkpoint import checkpoint
 
 import hmd.torch
 from hmd.base.units import PAGE_BYTES
-from hmd.control.hint_receiver import HintReceiver
 from hmd.control.status_socket import StatusSocket
-from hmd.linux.procfs import ProcessId, read_stat
 from hmd.policy.use_hints import HintTable
 from hmd.tensors.prices import StepPrice
 from hmd.torch.arena import Arena
 from hmd.torch.tiering import TieredTraining
+from tests.fakes.hints import serve_hints, this_process
 from tests.unit.torch.training import Transformer, language_step
 
 FAST = "2MiB"
@@ -77,12 +75,6 @@ def same(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any]) -> bool:
     return first[0] == second[0] and all(map(torch.equal, first[1], second[1]))
 
 
-def own() -> ProcessId:
-    stat = read_stat(os.getpid())
-    assert stat is not None
-    return stat.process
-
-
 @pytest.fixture
 def table() -> HintTable:
     return HintTable()
@@ -90,15 +82,14 @@ def table() -> HintTable:
 
 @pytest.fixture
 def served(tmp_path: Path, table: HintTable) -> Iterator[StatusSocket]:
-    receiver = HintReceiver(table, lambda: {own()})
-    server = StatusSocket(tmp_path / "hmd.sock", {"hint": receiver.receive})
+    server = serve_hints(tmp_path / "hmd.sock", table)
     yield server
     server.close()
 
 
 def wait_for_hints(table: HintTable, least: int = 1) -> Any:
     for _ in range(500):
-        found = table.at([own()], time.monotonic())
+        found = table.at([this_process()], time.monotonic())
         if found is not None and len(found.process) >= least:
             return found
         time.sleep(0.01)
@@ -166,8 +157,7 @@ def test_tiered_daemon_that_restarts_gets_all_hints_again(tmp_path: Path) -> Non
     servers: list[StatusSocket] = []
 
     def serve() -> None:
-        receiver = HintReceiver(tables[len(servers)], lambda: {own()})
-        servers.append(StatusSocket(path, {"hint": receiver.receive}))
+        servers.append(serve_hints(path, tables[len(servers)]))
 
     def between(step: int) -> None:
         if step == 5:

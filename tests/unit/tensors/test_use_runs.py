@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from hmd.base.units import MIB
-from hmd.tensors.fast_uses import UseRun, use_runs
-from hmd.tensors.move_plan import ANY, WHOLE, plan_of
+from hmd.tensors.move_plan import ANY, WHOLE, UseRun, plan_of, use_runs
 from tests.unit.tensors.conftest import RW, R, W, make_trace
 
 STEP = make_trace(

@@ -12,21 +12,16 @@ from pathlib import Path
 import pytest
 
 from hmd.base.errors import HmdError, TargetError, UsageError
-from hmd.control import hint_receiver
+from hmd.control import commands
 from hmd.control.client import ask
-from hmd.control.hint_receiver import HintReceiver
+from hmd.control.commands import HintReceiver
 from hmd.control.requests import MAX_REQUEST_BYTES, ControlRequest, Peer
 from hmd.control.status_socket import StatusSocket
-from hmd.linux.procfs import ProcessId, read_stat
+from hmd.linux.procfs import ProcessId
 from hmd.policy.use_hints import STEP_PARTS, HintTable
+from tests.fakes.hints import receiver_of, this_process
 
 HINT = {"plan": 1, "first": 0, "uses": [[4096, 4096, 0, STEP_PARTS, 64]], "step_ns": 10**9}
-
-
-def own() -> ProcessId:
-    stat = read_stat(os.getpid())
-    assert stat is not None
-    return stat.process
 
 
 @pytest.fixture
@@ -36,7 +31,7 @@ def table() -> HintTable:
 
 @pytest.fixture
 def receiver(table: HintTable) -> HintReceiver:
-    return HintReceiver(table, lambda: {own()})
+    return receiver_of(table)
 
 
 @pytest.fixture
@@ -54,7 +49,7 @@ def test_hint_taken_of_process_that_connects(
     path: Path, table: HintTable, receiver: HintReceiver
 ) -> None:
     assert ask(path, "hint", hint()) == {}
-    found = table.at([own()], time.monotonic())
+    found = table.at([this_process()], time.monotonic())
     assert found is not None
     assert found.address.tolist() == [4096]
     assert receiver.outcomes == {"done": 1, "refused": 0}
@@ -66,7 +61,7 @@ def test_hint_that_names_a_process_refused(
     with pytest.raises(UsageError, match="hint: give"):
         ask(path, "hint", {**hint(), "pid": 1})
     assert receiver.outcomes == {"done": 0, "refused": 1}
-    assert table.at([own(), ProcessId(1, 0)], time.monotonic()) is None
+    assert table.at([this_process(), ProcessId(1, 0)], time.monotonic()) is None
 
 
 def test_hint_of_process_that_no_target_has_refused(table: HintTable) -> None:
@@ -80,7 +75,7 @@ def test_hint_of_process_that_no_target_has_refused(table: HintTable) -> None:
 def test_hints_of_user_beyond_rate_refused(
     receiver: HintReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hint_receiver, "is_administrator", lambda peer: False)
+    monkeypatch.setattr(commands, "is_administrator", lambda peer: False)
     request = ControlRequest("hint", hint(), Peer(os.getpid(), os.getuid(), os.getgid()))
     taken = 0
     with pytest.raises(HmdError, match="asks too often"):
