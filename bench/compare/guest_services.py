@@ -38,6 +38,7 @@ from typing import Any, Final
 
 from bench.compare.testbed import GROUP, Testbed
 from hmd.base.errors import HmdError, MissingError
+from hmd.base.paths import SOCKET
 from hmd.emulate.demo.daemon import last_line
 from hmd.emulate.demo.measure import FAST_NODE, SLOW_NODE, service
 from hmd.emulate.vm.guest import Job
@@ -49,7 +50,6 @@ SETTLE_S = 3.0
 QUOTA = ("--damos_quota_interval", "1s", "--damos_quota_space", "200MB")
 HEADROOM_BYTES = 64 << 10
 NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
-SOCKET = "/run/hmd/hmd.sock"
 
 _ASK = """\
 import json, pathlib, sys
@@ -165,7 +165,7 @@ def configuration(
         "sample": {"sampler": "emulated"} | _sampling(pace),
         "decide": {"policy": policy} | _policy_settings(policy, settings),
         "migrate": {"rate": "10GiB/s"} | CACHE,
-        "observe": {"metrics": metrics, "socket": SOCKET},
+        "observe": {"metrics": metrics, "socket": str(SOCKET)},
     }
 
 
@@ -227,7 +227,7 @@ class GuestDaemon:
         self._written = wanted
 
     def _status(self) -> dict[str, Any]:
-        done = self._stage.machine.run(service([sys.executable, "-c", _ASK, SOCKET]))
+        done = self._stage.machine.run(service([sys.executable, "-c", _ASK, str(SOCKET)]))
         if done.returncode:
             raise HmdError(f"the daemon in the guest does not answer: {done.stderr.strip()}")
         status: dict[str, Any] = json.loads(done.stdout)
@@ -281,7 +281,9 @@ class GuestDaemon:
             self._job.send_signal(SIGCONT)
 
     def _order(self, command: str) -> None:
-        done = self._stage.machine.run(service([sys.executable, "-c", _ADMIN, SOCKET, command]))
+        done = self._stage.machine.run(
+            service([sys.executable, "-c", _ADMIN, str(SOCKET), command])
+        )
         if done.returncode:
             raise HmdError(f"the daemon in the guest does not {command}: {done.stderr.strip()}")
 
@@ -302,7 +304,7 @@ def running_daemon(
     """Run ``hmd run`` on the service CPU; HmdError where it does not start."""
     config, log = stage.folder / "hmd.yaml", stage.folder / "hmd.log"
     config.write_text(json.dumps(configuration(policy, pace, metrics=metrics)))  # JSON is YAML
-    stage.sh(f"mkdir -p {Path(SOCKET).parent}")
+    stage.sh(f"mkdir -p {SOCKET.parent}")
     command = [sys.executable, "-m", "hmd", "run", "--preload", "--config", str(config)]
     with log.open("wb", buffering=0) as stream:
         job = stage.machine.start(service(command), stdout=stream.write, stderr=stream.write)

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hmd.base.errors import ConfigError, UsageError
+from hmd.base.paths import SOCKET
 
 if TYPE_CHECKING:
     from hmd.policy.settings import PolicyInfo
     from hmd.simulate.executors import Executor
 
-DEFAULT_SOCKET = Path("/run/hmd/hmd.sock")
 
 _COMMON: Final = {
     line.split()[0]: line
     for line in f"""\
---socket PATH = {DEFAULT_SOCKET}  the daemon's status socket (default {DEFAULT_SOCKET})
+--socket PATH = {SOCKET}  the daemon's status socket (default {SOCKET})
 --until-restart  end with the daemon; else it outlives a restart
 --preset NAME|FILE = dram-pm  machine, as for 'hmd emulate' (dram-pm)
 --set KEY=VALUE ...  a setting of "hmd policy show", for the policies that have it; may be repeated

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import HmdError, MissingError, UsageError, os_error
+from hmd.base.paths import CONFIG_FILE
 from hmd.cli.output import console, print_json, print_table
 from hmd.sample.sampler import CAPABILITIES, SampleSettings
 
@@ -57,7 +58,6 @@ def run(args: argparse.Namespace) -> None:
     """Plan, show, ask, apply."""
     from hmd.config import load
     from hmd.daemon.install import (
-        CONFIG_PATH,
         PACKAGED_HMD,
         far_unit,
         list_untrusted,
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
     if PACKAGED_HMD.resolve() == command.resolve():
         command = PACKAGED_HMD
     folder = shipped_folder()
-    file = args.root / CONFIG_PATH.relative_to("/")
+    file = args.root / CONFIG_FILE.relative_to("/")
     config = load(file) if file.is_file() else None
     places = [] if args.accept_writable else list_untrusted(service_files(command, folder))
     plan = plan_enable(

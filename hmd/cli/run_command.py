@@ -10,11 +10,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import HmdError, TransientError, is_transient
 from hmd.base.gc_pause import collector_paused
+from hmd.base.paths import CONFIG_FILE
 from hmd.cli.arguments import add_options, whole_number
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hmd.daemon.service import Service
     from hmd.daemon.systemd import Notifier
 
-DEFAULT_CONFIG = Path("/etc/hmd/hmd.yaml")
 
 DESCRIPTION = """\
 Run the daemon in the foreground: once per tick it samples accesses, updates page heat, plans and
@@ -48,8 +47,8 @@ START_S = 120.0
 """Start-up time requested of a service manager: a cold disk may need it."""
 
 OPTIONS = f"""\
---config FILE = {DEFAULT_CONFIG}
-                 the configuration (default {DEFAULT_CONFIG})
+--config FILE = {CONFIG_FILE}
+                 the configuration (default {CONFIG_FILE})
 --dry-run        move nothing, whatever the configuration says
 --ticks N        exit after N ticks
 --once           the same as --ticks 1

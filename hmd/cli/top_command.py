@@ -17,7 +17,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import UnreachableError
-from hmd.cli.arguments import DEFAULT_SOCKET, add_options, whole_number
+from hmd.base.paths import SOCKET
+from hmd.cli.arguments import add_options, whole_number
 from hmd.cli.numa_command import VIEW, print_views
 from hmd.cli.output import console, print_json_line
 from hmd.cli.status_command import process_key, process_table, summary
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
         read()
     except UnreachableError as error:
         # Programs get one kind of document, and who names a daemon means it.
-        if args.json or args.socket != DEFAULT_SOCKET:
+        if args.json or args.socket != SOCKET:
             raise
         print(f"hmd: {error}; until then all processes are shown (hmd top --all)", file=sys.stderr)
         print_views(args, args.n)

@@ -5,6 +5,6 @@ Takes a file (and its drop-ins); gives ``Config``. Costs milliseconds, at start 
 """
 
 from hmd.config.load import load, loads
-from hmd.config.schema import DEFAULT_METRICS, DEFAULT_SOCKET, Config
+from hmd.config.schema import DEFAULT_METRICS, Config
 
-__all__ = ["DEFAULT_METRICS", "DEFAULT_SOCKET", "Config", "load", "loads"]
+__all__ = ["DEFAULT_METRICS", "Config", "load", "loads"]

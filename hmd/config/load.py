@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from hmd.base.config_section import UNITS_REQUIRED, describe_error
 from hmd.base.errors import ConfigError
+from hmd.base.paths import CONFIG_FILE
 from hmd.base.quantities import Amount, format_amount, format_duration, format_percent
 from hmd.base.yaml_document import (
     KeyPath,
@@ -97,9 +98,8 @@ def _shares(config: Config) -> Iterator[Contradiction]:
         total += share
 
 
-SYSTEM_FILE = Path("/etc/hmd/hmd.yaml")
 RUNTIME_DROP_INS = Path("/run/hmd.d")
-"""Drop-ins of ``SYSTEM_FILE`` that last until the next boot: of batch systems, one file per job.
+"""Drop-ins of ``CONFIG_FILE`` that last until the next boot: of batch systems, one file per job.
 
 Not below /run/hmd, which belongs to the daemon's user: root writes only where root alone may."""
 
@@ -127,7 +127,7 @@ def read(path: Path) -> Mapping:
 
 def drop_ins(path: Path) -> list[Path]:
     """Return the drop-in files of a configuration file, in order."""
-    folders = [RUNTIME_DROP_INS] if path == SYSTEM_FILE else []
+    folders = [RUNTIME_DROP_INS] if path == CONFIG_FILE else []
     folders.append(path.with_suffix(".d"))
     return [file for folder in folders for file in sorted(folder.glob("*.yaml"))]
 

@@ -15,13 +15,13 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from hmd.base.config_section import ConfigSection
+from hmd.base.paths import SOCKET
 from hmd.base.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
 from hmd.base.weekly_hours import Hours
 from hmd.config.decide import DecideSection, IdleTime
 from hmd.linux.targets import SafeRegex
 from hmd.sample.sampler import SamplerChoice, describe_samplers
 
-DEFAULT_SOCKET = "/run/hmd/hmd.sock"
 DEFAULT_METRICS = "127.0.0.1:9742"
 
 
@@ -316,7 +316,7 @@ class ObserveSection(_Section):
     """File to write the metrics to every 15 s as well, for the textfile collector of node_exporter,
     which has TLS and passwords; it is removed when hmd stops."""
 
-    socket: AbsolutePath = Path(DEFAULT_SOCKET)
+    socket: AbsolutePath = SOCKET
     """Path of the status socket that hmd status and hmd top connect to."""
 
 

@@ -23,8 +23,8 @@ from typing import Final
 
 import hmd
 from hmd.base.errors import MissingError, UsageError
+from hmd.base.paths import CONFIG_FILE
 from hmd.base.quantities import parse_size
-from hmd.config.load import SYSTEM_FILE
 from hmd.daemon.nbd_client import PORT, export_uuid
 from hmd.linux.checks import PERFMON_ENOUGH, read_privileges
 from hmd.linux.procfs import read_text
@@ -49,7 +49,6 @@ TMPFILES_PATH = Path("/etc/tmpfiles.d/hmd.conf")
 KERNELS = Path("/var/cache/hmd")
 """Machine code of the service's kernels, made by systemd-tmpfiles and written by its user."""
 SYSCTL = Path("/etc/sysctl.d/60-hmd.conf")
-CONFIG_PATH = SYSTEM_FILE
 
 COMPILE: Final = (
     *("setpriv", "--reuid=hmd", "--regid=hmd", "--clear-groups"),
@@ -167,9 +166,9 @@ def plan_enable(
     machine's root directory. With ``start`` the service is also started or restarted. With
     ``demotes_cache`` it may use DAMON, whatever the sampler. ``far`` is the unit of far memory.
     """
-    config = root / CONFIG_PATH.relative_to("/")
+    config = root / CONFIG_FILE.relative_to("/")
     config = config if config.is_file() else folder / SHIPPED_CONFIG
-    wanted: list[tuple[Path, str | None]] = [(CONFIG_PATH, config.read_text())]
+    wanted: list[tuple[Path, str | None]] = [(CONFIG_FILE, config.read_text())]
     packaged = hmd == PACKAGED_HMD and any(
         (root / path.relative_to("/") / UNIT_NAME).is_file() for path in PACKAGED_UNITS
     )
@@ -219,7 +218,7 @@ def plan_disable(root: Path) -> InstallChanges:
     return InstallChanges(
         _changes(files, root),
         (("systemctl", "daemon-reload"),),
-        (f"{CONFIG_PATH} and /var/lib/hmd stay",),
+        (f"{CONFIG_FILE} and /var/lib/hmd stay",),
         before=tuple(("systemctl", "disable", "--now", name) for name in names),
     )
 

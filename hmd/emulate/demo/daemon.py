@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hmd.base.errors import HmdError
+from hmd.base.paths import SOCKET
 from hmd.base.units import PAGE_BYTES
 from hmd.emulate.demo.measure import Meter, service
 from hmd.emulate.vm.boot import Machine
 from hmd.emulate.vm.guest import Job
 
-SOCKET = "/run/hmd/hmd.sock"
 TICK_S, TICK_LEAST_S = 12.0, 3.0
 START_TIMEOUT_S = 300
 RELOAD_TIMEOUT_S = 120
@@ -84,7 +84,9 @@ class DemoDaemon:
     def ask(self, family: str, *words: str) -> dict[str, Any]:
         """Return the JSON of ``hmd FAMILY --json`` in the guest."""
         done = self._machine.run(
-            service([sys.executable, "-m", "hmd", family, "--socket", SOCKET, "--json", *words]),
+            service(
+                [sys.executable, "-m", "hmd", family, "--socket", str(SOCKET), "--json", *words]
+            ),
             timeout=120,
         )
         if done.returncode != 0:
@@ -126,7 +128,7 @@ def running_daemon(
         )
 
     configure(period)
-    machine.run(["mkdir", "-p", str(Path(SOCKET).parent)], check=True)
+    machine.run(["mkdir", "-p", str(SOCKET.parent)], check=True)
     command = [sys.executable, "-m", "hmd", "run", "--preload", "--config", str(config)]
     with log.open("wb") as stream:
         with meter.paused():
@@ -145,7 +147,7 @@ def running_daemon(
 
 def _wait_for_socket(machine: Machine, job: Job, log: BinaryIO) -> None:
     give_up = time.monotonic() + START_TIMEOUT_S
-    while machine.run(["test", "-S", SOCKET]).returncode != 0:
+    while machine.run(["test", "-S", str(SOCKET)]).returncode != 0:
         if job.poll() is not None or time.monotonic() > give_up:
             log.flush()
             last = last_line(Path(log.name))

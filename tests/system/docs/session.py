@@ -21,12 +21,12 @@ import time
 from pathlib import Path
 
 from hmd.base.errors import UnreachableError
+from hmd.base.paths import SOCKET
 from hmd.control.client import ask
 
 PATIENCE_S = 120
 ENDLESS = re.compile(r"hmd (run|top|dashboard)\b(?!.* --(ticks|once|help)\b)")
 SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
-SOCKET = Path("/run/hmd/hmd.sock")
 
 
 def own_world() -> None:

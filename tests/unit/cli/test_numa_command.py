@@ -103,7 +103,7 @@ def test_top_without_a_daemon_says_so(
     socket = tmp_path / "none.sock"  # type: ignore[operator]
     assert main(["top", "-n", "1", "--socket", str(socket)]) == 6
     capsys.readouterr()
-    monkeypatch.setattr("hmd.cli.top_command.DEFAULT_SOCKET", socket)
+    monkeypatch.setattr("hmd.cli.top_command.SOCKET", socket)
     assert main(["top", "-n", "1", "--socket", str(socket)]) == 0
     shown = capsys.readouterr()
     assert "no daemon answers" in shown.err

@@ -16,9 +16,8 @@ from pydantic import ValidationError
 from hmd.base import quantities
 from hmd.base.errors import ConfigError
 from hmd.base.yaml_document import parse_document, resolve
-from hmd.cli.run_command import DEFAULT_CONFIG
 from hmd.config import Config, load, loads
-from hmd.config.load import SYSTEM_FILE, validate
+from hmd.config.load import validate
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config/hmd.yaml"
@@ -74,7 +73,7 @@ def test_load_runtime_drop_ins_before_administrator_drop_ins(
     """A batch system adds its job as a target; the administrator's drop-ins take precedence."""
     file, runtime = tmp_path / "hmd.yaml", tmp_path / "run"
     module = sys.modules[load.__module__]
-    monkeypatch.setattr(module, "SYSTEM_FILE", file)
+    monkeypatch.setattr(module, "CONFIG_FILE", file)
     monkeypatch.setattr(module, "RUNTIME_DROP_INS", runtime)
     file.write_text("tick: 1s\n")
     assert load(file).tick == 1
@@ -89,10 +88,6 @@ def test_load_runtime_drop_ins_before_administrator_drop_ins(
     other = tmp_path / "other.yaml"
     other.write_text("tick: 1s\n")
     assert load(other).targets == ()
-
-
-def test_run_command_default_config_is_system_file() -> None:
-    assert DEFAULT_CONFIG == SYSTEM_FILE
 
 
 def test_load_drop_ins_merged_in_name_order(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 import yaml
 from config_reference import topics
 
+from hmd.base.paths import CONFIG_FILE
 from hmd.base.units import GIB, HUGE_PAGE_BYTES, MIB
-from hmd.config.load import RUNTIME_DROP_INS, SYSTEM_FILE
+from hmd.config.load import RUNTIME_DROP_INS
 from hmd.config.schema import Config
 from hmd.control.commands import MAX_OWN_PINS, MAX_PINS
 from hmd.control.requests import MAX_REQUEST_BYTES
@@ -135,8 +136,8 @@ def test_control_page_states_when_the_alerts_fire() -> None:
 
 def test_configuration_page_names_the_folders_of_drop_ins() -> None:
     page = words(ROOT / "docs/reference/configuration.md")
-    assert f"Into `{SYSTEM_FILE}`, the files `*.yaml` in `{RUNTIME_DROP_INS}`" in page
-    assert f"`*.yaml` in `{SYSTEM_FILE.with_suffix('.d')}`" in page
+    assert f"Into `{CONFIG_FILE}`, the files `*.yaml` in `{RUNTIME_DROP_INS}`" in page
+    assert f"`*.yaml` in `{CONFIG_FILE.with_suffix('.d')}`" in page
 
 
 def test_configuration_page_figures_without_exponents() -> None:

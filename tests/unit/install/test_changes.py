@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from hmd.base.errors import Exit, UsageError
+from hmd.base.paths import CONFIG_FILE
 from hmd.cli.main import main
 from hmd.daemon.install import (
-    CONFIG_PATH,
     FAR,
     PAGE_CACHE,
     SAMPLER,
@@ -49,7 +49,7 @@ def apply(plan: InstallChanges) -> None:
 def test_enable_fresh_machine_creates_all_files(tmp_path: Path) -> None:
     plan = enable(tmp_path)
     assert kinds(plan, tmp_path) == dict.fromkeys(
-        (CONFIG_PATH, SYSUSERS_PATH, TMPFILES_PATH, UNIT_PATH), "create"
+        (CONFIG_FILE, SYSUSERS_PATH, TMPFILES_PATH, UNIT_PATH), "create"
     )
     assert plan.commands[-1] == ("systemctl", "restart", "hmd.service")
     assert not list(tmp_path.iterdir())
@@ -89,7 +89,7 @@ def test_enable_existing_configuration_kept(tmp_path: Path) -> None:
     config.parent.mkdir(parents=True)
     config.write_text("tick: 3s\n")
     plan = enable(tmp_path)
-    assert kinds(plan, tmp_path)[CONFIG_PATH] == "keep"
+    assert kinds(plan, tmp_path)[CONFIG_FILE] == "keep"
     apply(plan)
     assert config.read_text() == "tick: 3s\n"
 
@@ -157,7 +157,7 @@ def test_enable_packaged_unit_creates_configuration_only(tmp_path: Path) -> None
     packaged = tmp_path / "usr/lib/systemd/system/hmd.service"
     packaged.parent.mkdir(parents=True)
     packaged.write_text("[Service]\n")
-    assert set(kinds(enable(tmp_path, Path("/usr/bin/hmd")), tmp_path)) == {CONFIG_PATH}
+    assert set(kinds(enable(tmp_path, Path("/usr/bin/hmd")), tmp_path)) == {CONFIG_FILE}
     # Another hmd than the package's has a unit of its own over it.
     assert UNIT_PATH in kinds(enable(tmp_path), tmp_path)
 
@@ -169,7 +169,7 @@ def test_disable_after_enable_removes_all_but_configuration(tmp_path: Path) -> N
     assert set(kinds(plan, tmp_path).values()) == {"remove"}
     apply(plan)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [
-        tmp_path / CONFIG_PATH.relative_to("/")
+        tmp_path / CONFIG_FILE.relative_to("/")
     ]
 
 

@@ -27,13 +27,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.monitoring.prometheus import Prometheus
 from hmd.base.errors import UnreachableError
+from hmd.base.paths import CONFIG_FILE, SOCKET
 from hmd.control.client import ask
 from hmd.linux.emulator_memory import SharedMemory, find_device
 
 MIB = 16
 ADDRESS = "127.0.0.1:9742"
-SOCKET = Path("/run/hmd/hmd.sock")
-CONFIG_FILE = Path("/etc/hmd/hmd.yaml")
 SLURM = Path("packaging/slurm")
 PATIENCE_S = 300
 NOBODY = 65534
