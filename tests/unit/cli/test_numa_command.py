@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: MIT
 import json
 import os
-import pty
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +8,7 @@ import pytest
 from hmd.cli.main import main
 from hmd.cli.numa_command import View
 from hmd.linux.machine_memory import MemoryRow
+from tests.fakes.terminal import terminal
 
 COLUMNS = ["total", "name", "pid", "0", "1"]
 ROWS = [
@@ -64,35 +61,16 @@ def test_view_keys_scroll_sort_and_type_a_filter() -> None:
 
 
 def test_top_without_a_daemon_shows_all_processes_live_until_q() -> None:
-    keys, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hmd", "top", "--all", "--interval", "0.1", "--sort", "name"],
-        stdin=terminal,
-        stdout=terminal,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "12"},
-    )
-    os.close(terminal)
-    seen = b""
-    while not re.search(rb"rows from 1 of \d+, by name", seen):
-        seen += os.read(keys, 65536)
-    if not Path("/sys/fs/cgroup/cgroup.controllers").exists():  # version 1, as in test machines
-        os.write(keys, b"c")
-        while b"no memory controller of cgroup version 2" not in seen:
-            seen += os.read(keys, 65536)
-    os.write(keys, f"/{process.pid}\n".encode())
-    while f"filter {process.pid}.".encode() not in seen:
-        seen += os.read(keys, 65536)
-    os.write(keys, b"q")
-    while True:  # a terminal without a reader blocks its writer
-        try:
-            if not os.read(keys, 65536):
-                break
-        except OSError:
-            break
-    _, error = process.communicate(timeout=30)
-    assert (process.returncode, error) == (0, b"")
-    os.close(keys)
+    words = ("top", "--all", "--interval", "0.1", "--sort", "name")
+    with terminal(*words, lines=12) as shown:
+        shown.wait_for(rb"rows from 1 of \d+, by name")
+        if not Path("/sys/fs/cgroup/cgroup.controllers").exists():  # version 1
+            shown.press("c")
+            shown.wait_for(b"no memory controller of cgroup version 2")
+        shown.press(f"/{shown.process.pid}\n")
+        shown.wait_for(f"filter {shown.process.pid}\\.".encode())
+        shown.press("q")
+        assert shown.end() == (0, b"")
 
 
 def test_top_without_a_daemon_says_so(

@@ -3,7 +3,6 @@
 
 import json
 import os
-import pty
 import select
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from hmd.cli.top_command import rates_between
 from hmd.control.status_socket import StatusSocket
 from hmd.metrics.heat_map import grid, pids
 from hmd.metrics.status import TickWatch
+from tests.fakes.terminal import terminal
 
 ROW = {
     "resident_bytes": [3 << 30, 1 << 30],
@@ -292,28 +292,10 @@ def test_rates_new_process_counted_from_zero() -> None:
 
 
 def test_top_on_terminal_ends_with_q(daemon: Path) -> None:
-    keys, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hmd", "top", "--interval", "0.1", "--socket", str(daemon)],
-        stdin=terminal,
-        stdout=terminal,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"},
-    )
-    os.close(terminal)
-    seen = b""
-    while b"redis" not in seen:
-        seen += os.read(keys, 65536)
-    os.write(keys, b"q")
-    while True:  # a terminal without a reader blocks its writer
-        try:
-            if not os.read(keys, 65536):
-                break
-        except OSError:
-            break
-    _, error = process.communicate(timeout=30)
-    assert (process.returncode, error) == (0, b"")
-    os.close(keys)
+    with terminal("top", "--interval", "0.1", "--socket", str(daemon)) as shown:
+        shown.wait_for(b"redis")
+        shown.press("q")
+        assert shown.end() == (0, b"")
 
 
 def test_heatmap_picture_written(
@@ -376,20 +358,9 @@ def test_format_count_and_share() -> None:
 
 def test_top_on_a_dumb_terminal_prints_lines(daemon: Path) -> None:
     """A screen that is drawn over and over shows nothing there."""
-    keys, terminal = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "hmd", "top", "--interval", "0.1", "--socket", str(daemon)],
-        stdin=terminal,
-        stdout=terminal,
-        env={**os.environ, "TERM": "dumb", "COLUMNS": "120"},
-    ) as process:
-        os.close(terminal)
-        seen = b""
-        while seen.count(b"fast share") < 2:
-            seen += os.read(keys, 65536)
-        process.kill()
-        os.close(keys)
-    assert b"\x1b" not in seen
+    with terminal("top", "--interval", "0.1", "--socket", str(daemon), term="dumb") as shown:
+        shown.wait_for(b"fast share", 2)
+    assert b"\x1b" not in shown.seen
 
 
 @pytest.mark.parametrize(("known", "shown"), [(0.18, "GiB (18% known)"), (0.99, "GiB")])
