@@ -25,12 +25,11 @@ from bench.access_model import AccessCosts, AccessFlag, AccessModel, AccessStrea
 from bench.documents.markdown import table
 from bench.nodes import HMD, publish
 from bench.synthetic.synthetic_run import BASE, SyntheticRun, Tier
-from hmd.base.units import LINE_BYTES, PAGE_BYTES
+from hmd.base.units import LINE_BYTES, MOVE_NS, PAGE_BYTES
 from hmd.emulate.preset import Preset, load, with_cpus
 from hmd.emulate.timing_params import timing_params
 from hmd.linux.topology import Node, Topology
 from hmd.policy import registry
-from hmd.policy.saving import MOVE_NS
 from hmd.sample.access_batch import AccessBatch
 
 CPUS: Final = 4

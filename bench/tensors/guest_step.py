@@ -31,12 +31,12 @@ import numpy as np
 
 from bench.compare import guest_services
 from bench.compare.comparison_case import run_trial
-from bench.compare.guest_services import SOCKET
 from bench.compare.systems import ALL_FAST, BootService, System, system_named
 from bench.compare.testbed import PRESET, Testbed, stage
 from bench.documents.markdown import commit
 from bench.tensors.training_memory import compact
 from bench.tensors.training_shapes import FOLDER, on_socket
+from hmd.base.paths import SOCKET
 from hmd.base.units import MIB, PAGE_BYTES
 from hmd.emulate.assets import compile_static
 from hmd.emulate.preset import Preset, load
@@ -166,7 +166,7 @@ def command_of(file: Path, steps: int = STEPS) -> Command:
     """Return the program with a step file."""
     program = compile_static(PROGRAM)
     return Command(
-        argv=(str(program), str(file), str(steps), SOCKET),
+        argv=(str(program), str(file), str(steps), str(SOCKET)),
         env=BASE_ENVIRONMENT,
         expect="tensor_step done",
     )

@@ -63,5 +63,10 @@ PAGE_MOVE_COST: Final = 0.5 + 0.5 * PAGE_BYTES / (4 * KIB)
 4 KiB take some 2 µs (``hmd.estimate.schedule.MOVE_NS``), and copying them at 4 GB/s 1 µs.
 """
 
+MOVE_NS: Final = 3000.0
+"""What moving 4 KiB costs its program, in ns, where no policy's ``move_ns`` says otherwise.
+
+More than it takes, so that moves that hardly pay are not made."""
+
 LINE_BYTES: Final = 64
 """A cache line of every supported CPU."""

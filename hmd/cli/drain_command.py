@@ -41,22 +41,12 @@ node; 6 no daemon answers; 7 not permitted
 
 REASONS = {
     "waiting": "not moved yet",
-    "busy": "held by the kernel or a device (direct I/O, RDMA, virtual machines)",
     "no_room": "no other node has room for them",
-    "no_memory": "no other node had room for them",
     "pinned": "of pinned processes (hmd unpin)",
     "kept": "in mappings that the configuration keeps (targets: keep)",
-    "unmovable": "in mappings that the kernel cannot move",
-    "shared": "mapped by several processes",
-    "bound": "bound to the node by a memory policy (numactl --membind, mbind, a VM's policy=bind)",
-    "cpuset": "of processes whose cpuset has no other node",
-    "permission": "of processes that the daemon may not access (CAP_SYS_PTRACE, CAP_SYS_NICE, or a "
-    "seccomp profile without move_pages)",
     "unread": "of processes whose mappings cannot be read",
-    "offline": "the other nodes have no memory",
-    "would_move": "a dry run moves nothing (migrate.dry_run)",
 }
-"""Why pages are left, by the daemon's name of the reason."""
+"""Why a drain leaves pages, besides the statuses of moves."""
 
 POLL_S = 1.0
 MAX_DIFFERENCE = 32 << 20
@@ -143,12 +133,15 @@ def _print(drain: Drain) -> None:
     if not drain["there"]:
         print(f"node {node} has been removed")
         return
+    from hmd.migrate.status import ADVICE
+
+    reasons = REASONS | {status.label: advice.left for status, advice in ADVICE.items()}
     left, unseen = left_pages(drain), unseen_bytes(drain)
     print(f"node {node}: {'' if left or unseen else 'no '}pages of programs are left")
     if unseen:
         print(f"  {format_bytes(unseen)} by the kernel's count, in no process that can be read")
     for reason, pages in sorted(left.items(), key=lambda item: -item[1]):
-        text = REASONS.get(reason, reason.replace("_", " "))
+        text = reasons.get(reason, reason.replace("_", " "))
         print(f"  {format_bytes(pages * PAGE_BYTES)}, {format_count(pages)} pages: {text}")
     print(
         f"  {format_bytes(use['used_bytes'])} in use: page cache "

@@ -36,24 +36,6 @@ exit codes: 0 moved, or nothing to move; 1 nothing could be moved; 5 no such pro
 7 not permitted
 """
 
-
-ADVICE = {
-    "NO_MEMORY": "it is full; free memory there ('hmd topology' shows it) or move less with "
-    "--limit",
-    "CPUSET": "the cpuset of process {pid} excludes this node; add {node} to cpuset.mems of its "
-    "cgroup",
-    "BOUND": "a memory policy binds these pages to other nodes (MPOL_BIND, see numactl(8)); change "
-    "the policy, or use migratepages(8), which changes it too",
-    "OFFLINE": "it has no memory now; bring it online or choose another",
-    "SHARED": "these pages are mapped more than once, by other processes or by this one; --shared "
-    "moves them",
-    "BUSY": "a device or the kernel uses the pages; try again later",
-    "UNMOVABLE": "these pages cannot be moved (the zero page, devices)",
-    "NOT_PRESENT": "the process freed its pages meanwhile; try again",
-    "GONE": "process {pid} has exited",
-}
-"""What to do where pages did not move, by the name of their ``MoveStatus``."""
-
 OPTIONS = """\
 --pid PID              the process
 --to NODE              destination node
@@ -198,8 +180,9 @@ def _apply_plan(plan: Plan, mover: Mover, totals: MoveTotals, limit_bytes: int |
 
 
 def _advice(reason: MoveStatus, args: argparse.Namespace) -> str:
-    known = ADVICE.get(reason.name, "the kernel refused; see 'dmesg'")
-    return known.format(node=args.to, pid=args.pid)
+    from hmd.migrate.status import ADVICE, Advice
+
+    return ADVICE.get(reason, Advice("")).todo.format(node=args.to, pid=args.pid)
 
 
 def _document(totals: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:

@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.errors import TargetError
-from hmd.base.units import PAGE_BYTES, PAGE_MOVE_COST
+from hmd.base.units import MOVE_NS, PAGE_BYTES, PAGE_MOVE_COST
 from hmd.heat.table import HeatTable
 from hmd.heat.view import PageView
 from hmd.linux.memory_policy import UNBOUND, Bindings
 from hmd.linux.procfs import ProcessId, format_ids
 from hmd.linux.topology import Topology
 from hmd.metrics.move_journal import MoveJournal
+from hmd.policy.builtin.benefit import Benefit
 from hmd.policy.latency import loaded_latency_ns, parallelism
 from hmd.policy.nodes import nodes_of
 from hmd.policy.plan import MachineView
-from hmd.policy.saving import MOVE_NS
 from hmd.tick.tick import POLICY_ROWS, TickInputs, TickState, unseen_guests
 
 LISTED: Final = 5
@@ -93,7 +93,8 @@ def explain(
     drained, found = state.admin.drained, []
     fastest = topology.tiers[0] if topology.tiers else ()
     unseen, never_slow = bool(unseen_guests(state, inputs)[slot]), inputs.tracked.never_slow
-    for page, figures in zip(_describe(pages, machine, rows), more, strict=True):
+    move_ns = policy.settings.move_ns if isinstance(policy, Benefit) else MOVE_NS
+    for page, figures in zip(_describe(pages, machine, rows, move_ns), more, strict=True):
         if page["node"] in drained:
             page["why"] = f"node {page['node']} is drained: it leaves soon (hmd undrain)"
         elif page["tier"] > 0 and drained.issuperset(fastest):
@@ -156,7 +157,7 @@ def _rows(pages: PageView, slot: int, address: int | None) -> npt.NDArray[np.int
 
 
 def _describe(
-    pages: PageView, machine: MachineView, rows: npt.NDArray[np.int64]
+    pages: PageView, machine: MachineView, rows: npt.NDArray[np.int64], move_ns: float
 ) -> Iterator[dict[str, Any]]:
     """Yield of each row what it saves, what its move costs, and with what it competes."""
     nodes = nodes_of(machine, 0.0, 0)
@@ -174,7 +175,7 @@ def _describe(
         slower = min(max(tier, 1), len(latency) - 1)
         difference_ns = float(latency[slower] - latency[0])
         per_s = rate * size * difference_ns * 1e-9 / float(overlap[pages.process[row]])
-        cost_s = size * MOVE_NS * PAGE_MOVE_COST * 1e-9
+        cost_s = size * move_ns * PAGE_MOVE_COST * 1e-9
         if not movable:
             why = "it may not be moved: pinned, bound, fixed in memory, or on a node without a tier"
         elif tier == 0 and (hottest is None or rate >= hottest):

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from hmd.base.errors import HmdError, UsageError
 from hmd.base.quantities import format_mib
-from hmd.base.units import PAGE_BYTES, PAGE_MOVE_COST
+from hmd.base.units import MOVE_NS, PAGE_BYTES, PAGE_MOVE_COST
 from hmd.metrics.status import Status, TargetStatus
 from hmd.migrate.status import FAILURES
 
@@ -37,9 +37,6 @@ FILE_NAME: Final = "history.hmd"
 ROW_BYTES: Final = 512
 TIERS: Final = 4
 """Tiers with sums of their own; the last one has those below it too."""
-
-MOVE_S: Final = 3e-6
-"""What the move of a base page of 4 KiB costs its program (benefit: move_ns)."""
 
 _TIERS = tuple(f"{what}{tier}" for what in ("accesses", "resident") for tier in range(TIERS))
 _FAILURES = tuple(f"failed_{status.label}" for status in sorted(FAILURES))
@@ -374,7 +371,7 @@ def _figures(row: Any) -> dict[str, Any]:
         "fast_share": accesses[0] / sum(accesses) if sum(accesses) else None,
         "load_latency_s": float(row["measured_s"]) / loads if loads else None,
         **{column: float(row[column]) for column in sums},
-        "move_cost_s": moved_pages * MOVE_S * PAGE_MOVE_COST,
+        "move_cost_s": moved_pages * MOVE_NS * 1e-9 * PAGE_MOVE_COST,
         "dry_run": {c.removeprefix("dry_"): float(row[c]) for c in dry},
     }
 

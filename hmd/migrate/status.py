@@ -11,12 +11,23 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
+
+
+class Advice(NamedTuple):
+    """What a user is told of pages that did not move.
+
+    ``left`` says in ``hmd drain`` why they are left on the node; ``todo`` in ``hmd migrate``, of
+    process ``{pid}`` and target ``{node}``, what to do.
+    """
+
+    left: str
+    todo: str = "the kernel refused; see 'dmesg'"
 
 
 class MoveStatus(IntEnum):
@@ -69,6 +80,48 @@ class MoveStatus(IntEnum):
     def label(self) -> str:
         """The name in metrics, reports and files."""
         return self.name.lower()
+
+
+ADVICE: Final[Mapping[MoveStatus, Advice]] = {
+    MoveStatus.WOULD_MOVE: Advice("a dry run moves nothing (migrate.dry_run)"),
+    MoveStatus.NOT_PRESENT: Advice("not there", "the process freed its pages meanwhile; try again"),
+    MoveStatus.BUSY: Advice(
+        "held by the kernel or a device (direct I/O, RDMA, virtual machines)",
+        "a device or the kernel uses the pages; try again later",
+    ),
+    MoveStatus.NO_MEMORY: Advice(
+        "no other node had room for them",
+        "it is full; free memory there ('hmd topology' shows it) or move less with --limit",
+    ),
+    MoveStatus.SHARED: Advice(
+        "mapped by several processes",
+        "these pages are mapped more than once, by other processes or by this one; --shared moves"
+        " them",
+    ),
+    MoveStatus.UNMOVABLE: Advice(
+        "in mappings that the kernel cannot move",
+        "these pages cannot be moved (the zero page, devices)",
+    ),
+    MoveStatus.GONE: Advice("process gone", "process {pid} has exited"),
+    MoveStatus.CPUSET: Advice(
+        "of processes whose cpuset has no other node",
+        "the cpuset of process {pid} excludes this node; add {node} to cpuset.mems of its cgroup",
+    ),
+    MoveStatus.OFFLINE: Advice(
+        "the other nodes have no memory",
+        "it has no memory now; bring it online or choose another",
+    ),
+    MoveStatus.PERMISSION: Advice(
+        "of processes that the daemon may not access (CAP_SYS_PTRACE, CAP_SYS_NICE, or a seccomp"
+        " profile without move_pages)"
+    ),
+    MoveStatus.BOUND: Advice(
+        "bound to the node by a memory policy (numactl --membind, mbind, a VM's policy=bind)",
+        "a memory policy binds these pages to other nodes (MPOL_BIND, see numactl(8)); change the"
+        " policy, or use migratepages(8), which changes it too",
+    ),
+}
+"""Of statuses that need more words for users than :attr:`MoveStatus.meaning`."""
 
 
 FAILURES: Final = frozenset(status for status in MoveStatus if status >= MoveStatus.NOT_PRESENT)

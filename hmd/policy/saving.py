@@ -36,9 +36,6 @@ from hmd.policy.planning import rising_rows
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
 
-MOVE_NS: Final = 3000.0
-"""What moving 4 KiB costs its program, in ns; the simulator charges some 2,000."""
-
 _MIN_SAMPLES: Final = 1e-9
 # Wear of one move doubles the cost of the next.
 WEAR_COST: Final = np.exp2(np.arange(256) / float(MOVE_WEAR))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES, PAGE_MOVE_COST
+from hmd.base.units import HUGE_PAGE_BYTES, MOVE_NS, PAGE_BYTES, PAGE_MOVE_COST
 from hmd.heat.counting import LOAD
 from hmd.heat.rates import ANSCOMBE
 from hmd.linux.process_table import ProcessTable
@@ -34,7 +34,7 @@ from hmd.linux.topology import Topology
 from hmd.policy.latency import parallelism
 from hmd.policy.nodes import Nodes, hashed, nodes_of
 from hmd.policy.plan import MachineView, Plan, moves_of
-from hmd.policy.saving import MOVE_NS, WEAR_COST, paying_pairs
+from hmd.policy.saving import WEAR_COST, paying_pairs
 
 if TYPE_CHECKING:
     from hmd.heat.table import HeatTable

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from hmd.base.units import MOVE_NS
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
 from hmd.policy.horizon import Cohorts, Persistence
 from hmd.policy.latency import BandwidthBalance, loaded_latency_ns, parallelism
@@ -29,7 +30,7 @@ from hmd.policy.long_run import LongRun
 from hmd.policy.nodes import nodes_of
 from hmd.policy.plan import MachineView, Plan
 from hmd.policy.planning import build_plan
-from hmd.policy.saving import MOVE_NS, MoveTerms, SavingsLedger, ValueColumns, Values
+from hmd.policy.saving import MoveTerms, SavingsLedger, ValueColumns, Values
 from hmd.policy.settings import HeadroomSettings, PolicyInfo, Search
 
 if TYPE_CHECKING:
