@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Programs with threads on two sockets: hmd next to what numactl and NUMA balancing do.
 
-    python -m bench.nodes [PROGRAM,...] [--systems NAME,...] [--runs 1] [--publish]
+    python -m bench.nodes [PROGRAM,...] [--systems NAME,...] [--runs 1] [--times 8]
+                          [--publish]
 
 In the emulated machine two-socket, four threads on two CPUs of each socket, after an initialisation
 by one thread, so that first touch puts all pages on its node. Systems: ``numactl --localalloc``;
 ``--interleave`` over the nodes of DRAM (over all, a half would be on Optane); NUMA balancing in
 mode 1, with the scan periods of bench/compare/systems.py; hmd as installed, with the tick of that
-comparison. All in one boot a program; the first run with hmd, which sets its sampling period, is
-not counted. ``seconds`` are modelled, initialisation included.
+comparison. All in one boot a program; the first run with hmd, a short one which sets its sampling
+period, is not counted. ``seconds`` are modelled, initialisation included. ``--times`` lengthens
+programs: systems need some ticks, or scans, before they know which CPUs use a page.
 
 ``--publish`` writes docs/results/nodes.json; rows of programs that are not run stay.
 """
@@ -45,15 +47,15 @@ PRESET: Final = "two-socket"
 CPUS: Final = range(1, 5)
 """CPUs 0 to 2 are on one socket, 3 to 5 on the other; services run on CPU 0."""
 
-PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
-    "partitions": ("parts", "partitions", "4", "1200000", "4"),
-    "chase": ("parts", "partitions", "4", "1500000", "1"),
-    "handover": ("parts", "handover", "4", "1200000", "4"),
-    "table": ("parts", "table", "4", "800000", "4"),
-    "mixed": ("parts", "mixed", "4", "500000", "4"),
-    "stencil": ("stencil", "1024", "30"),
+PROGRAMS: Final[Mapping[str, tuple[str | int, ...]]] = {
+    "partitions": ("parts", "partitions", "4", 1_200_000, "4"),
+    "chase": ("parts", "partitions", "4", 1_500_000, "1"),
+    "handover": ("parts", "handover", "4", 1_200_000, "4"),
+    "table": ("parts", "table", "4", 800_000, "4"),
+    "mixed": ("parts", "mixed", "4", 500_000, "4"),
+    "stencil": ("stencil", "1024", 30),
 }
-"""Programs of bench/workloads, and their arguments."""
+"""Programs of bench/workloads, and their arguments; the numbers are steps of a short run."""
 
 FOLDER: Final = Path(__file__).with_name("workloads")
 OPTIONS: Final = ("-fopenmp", f"-I{FOLDER.with_name('suite') / 'programs'}")
@@ -75,15 +77,16 @@ def main() -> int:
     parser.add_argument("programs", nargs="?", default=",".join(PROGRAMS))
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--times", type=int, default=8)
     parser.add_argument("--publish", action="store_true")
     args = parser.parse_args()
     warm_kernels()
     rows: list[dict[str, Any]] = []
     try:
         for program in args.programs.split(","):
-            rows += measure(program, args.systems.split(","), args.runs)
+            rows += measure(program, args.systems.split(","), args.runs, args.times)
             if args.publish:
-                publish(rows, "python -m bench.nodes --publish")
+                publish(rows, f"python -m bench.nodes --times {args.times} --publish")
     except HmdError as error:
         print(f"nodes: {error}", file=sys.stderr)
         return int(error.exit_code)
@@ -91,19 +94,19 @@ def main() -> int:
     return 0
 
 
-def measure(program: str, systems: list[str], runs: int) -> list[dict[str, Any]]:
+def measure(program: str, systems: list[str], runs: int, times: int) -> list[dict[str, Any]]:
     """Return the rows of a program: the median run of each system, and all runs."""
     seconds: dict[str, list[float]] = {system: [] for system in systems}
     with booted() as stage:
         for _ in range(runs):
             for system in systems:
                 if system != HMD:
-                    seconds[system].append(_seconds(stage, program, system))
+                    seconds[system].append(_seconds(stage, program, system, times))
         if HMD in systems:
             with running_daemon(stage, registry.DEFAULT) as daemon:
                 for run in range(runs + 1):
                     with daemon.moving():
-                        took = _seconds(stage, program, HMD)
+                        took = _seconds(stage, program, HMD, times if run else 1)
                         print(f"hmd: {daemon.progress()}", flush=True)
                     seconds[HMD] += [took] if run else []  # the first sets its sampling period
     return [
@@ -138,9 +141,11 @@ def booted() -> Iterator[Testbed]:
         yield stage
 
 
-def _seconds(stage: Testbed, program: str, system: str) -> float:
+def _seconds(stage: Testbed, program: str, system: str, times: int) -> float:
     """Return the modelled seconds of a run, as those of the comparison's trials."""
-    source, *words = PROGRAMS[program]
+    source, *words = (
+        str(word * times) if isinstance(word, int) else word for word in PROGRAMS[program]
+    )
     places = ",".join(f"{{{cpu}}}" for cpu in CPUS)
     command = Command(
         argv=(str(compile_static(FOLDER / f"{source}.c", OPTIONS)), *words),

@@ -20,7 +20,10 @@ def test_programs_verify_their_work(name: str) -> None:
     program = compile_static(nodes.FOLDER / f"{source}.c", nodes.OPTIONS)
     mode = words[:1] if source == "parts" else []
     done = subprocess.run(
-        [str(program), *mode, *SMALL[source]], capture_output=True, text=True, check=True
+        [str(program), *map(str, mode), *SMALL[str(source)]],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert f"{source} verified" in done.stdout
 
