@@ -137,12 +137,13 @@ class Pace:
     """The daemon's tick in seconds of the guest's clock, and its sampling period in misses.
 
     Without a period, ``sample.overhead`` sets it. ``kernel_mode``: accesses of the kernel are
-    sampled too.
+    sampled too. Pages that are idle for ``pageout_s`` go out.
     """
 
     tick_s: float
     period: int | None = None
     kernel_mode: bool = True
+    pageout_s: float | None = None
 
 
 PACE = Pace(0.25)
@@ -158,12 +159,13 @@ def configuration(
 
     ``settings`` are those of the policy that differ from its defaults, ``metrics`` an address.
     """
+    far = {} if pace.pageout_s is None else {"pageout": f"{pace.pageout_s}s"}
     return {
         "tick": f"{pace.tick_s}s",
         "rescan": f"{pace.tick_s / 2}s",  # in every tick
         "targets": [{"name": "program", "cgroup": GROUP}],
         "sample": {"sampler": "emulated"} | _sampling(pace),
-        "decide": {"policy": policy} | _policy_settings(policy, settings),
+        "decide": {"policy": policy} | far | _policy_settings(policy, settings),
         "migrate": {"rate": "10GiB/s"} | CACHE,
         "observe": {"metrics": metrics, "socket": str(SOCKET)},
     }
