@@ -22,24 +22,29 @@ from hmd.emulate.vm.images import load_order
 from tests.vm.conftest import CHECKOUT, PROGRAMS, environment
 
 MEMORY = 24 << 20
-MODULES = ["nbd", "veth", "sch_netem"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def found(machine_share: Path) -> dict[str, Any]:
-    remember = machine_share / "remember"
+def remember_and_modules(folder: Path, names: list[str]) -> list[str]:
+    """Put the program and modules of the guest's kernel into a folder; return their paths."""
+    remember = folder / "remember"
     subprocess.run(
         ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", remember, PROGRAMS / "remember.c"],
         check=True,
     )
-    modules = []
-    for name, image in load_order(find_kernel(), MODULES):
-        path = machine_share / f"{name}.ko"
+    paths = [str(remember)]
+    for name, image in load_order(find_kernel(), names):
+        path = folder / f"{name}.ko"
         path.write_bytes(image)
-        modules.append(str(path))
-    argv = [sys.executable, str(PROGRAMS / "far_memory.py"), str(remember), *modules]
+        paths.append(str(path))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def found(machine_share: Path) -> dict[str, Any]:
+    words = remember_and_modules(machine_share, ["nbd", "veth", "sch_netem"])
+    argv = [sys.executable, str(PROGRAMS / "far_memory.py"), *words]
     preset = with_nodes(load("dram-pm"), ["size=512MiB,cpus=0-1", "size=256MiB"])
     with Machine(preset, share=[machine_share], parts=None) as machine:
         done = machine.run(argv, cwd=CHECKOUT, env=environment(), timeout=600)

@@ -65,14 +65,14 @@ def run(*words: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-def install() -> str:
-    """Make hmd a service, not started; returns what was shown."""
+def install(config: str) -> str:
+    """Make hmd a service with this configuration, not started; returns what was shown."""
     while run("systemctl", "show", "-P", "SystemState").strip() == "starting":
         time.sleep(0.5)
     for folder in Path.cwd().parents:
         folder.chmod(folder.stat().st_mode | 0o011)  # in the guest's overlay
     CONFIG_FILE.parent.mkdir()
-    CONFIG_FILE.write_text(CONFIG)
+    CONFIG_FILE.write_text(config)
     drop_ins = Path("/etc/systemd/system/hmd.service.d")
     drop_ins.mkdir(parents=True)
     (drop_ins / "50-here.conf").write_text(HERE)
@@ -160,7 +160,7 @@ def main() -> None:
     device = find_device()
     assert device is not None
     machine = SharedMemory.open(device)
-    found: dict[str, Any] = {"shown": install()}
+    found: dict[str, Any] = {"shown": install(CONFIG)}
     # Where another user may run it.
     own = shutil.copy(gather, "/usr/local/bin/gather")
     program = subprocess.Popen(

@@ -47,6 +47,13 @@ def run(line: str) -> None:
     subprocess.run(line.split(), check=True, stdout=subprocess.DEVNULL)
 
 
+def make_network() -> None:
+    """Make the namespace of the server, and its configuration."""
+    for line in NETWORK:
+        run(line)
+    CONFIG.write_text(f"[generic]\nlistenaddr={SERVER}\n[far]\nexportname={EXPORT}\n")
+
+
 def make_export() -> None:
     EXPORT.touch()
     os.truncate(EXPORT, BYTES)
@@ -150,9 +157,7 @@ def main() -> None:
     program, *modules = sys.argv[1:]
     for module in modules:
         run(f"busybox insmod {module}")
-    for line in NETWORK:
-        run(line)
-    CONFIG.write_text(f"[generic]\nlistenaddr={SERVER}\n[far]\nexportname={EXPORT}\n")
+    make_network()
     make_export()
     start_server()
     time.sleep(1)
