@@ -174,11 +174,13 @@ class Locality:
         width = self._seen.shape[1]
         counted = np.bincount(at * width + row, weight / weight.mean(), len(key) * width)
         both = np.union1d(self._key, key)
-        seen = np.zeros((len(both), width))
+        seen, new = np.zeros((2, len(both), width))
+        new[np.searchsorted(both, key)] = counted.reshape(-1, width)
         # So bounded that threads which change sockets are noticed after as many samples.
         excess = np.maximum(self._seen.sum(axis=1, keepdims=True) / _MAX_SAMPLES, 1.0)
         seen[np.searchsorted(both, self._key)] = self._seen * _RETENTION / excess
-        seen[np.searchsorted(both, key)] += counted.reshape(-1, width)
+        seen[_contradicted(seen, new)] = 0.0
+        seen += new
         total = seen.sum(axis=1)
         least = _FORGET
         if len(both) > MAX_CHUNKS:
@@ -296,6 +298,19 @@ class Locality:
         at = np.minimum(np.searchsorted(self._key, first), none - 1)
         at = np.where((self._key[at] == first) & (first >= 0), at, none)
         return np.repeat(at, np.diff(start, append=len(key)))
+
+
+def _contradicted(seen: Values, new: Values) -> Bools:
+    """Return the rows whose new samples are of other nodes than those before.
+
+    By half of all and the standard error of so few: threads have changed sockets.
+    """
+    total, count = seen.sum(axis=1), new.sum(axis=1)
+    known = (total > 0) & (count > 0)
+    share = seen / np.where(known, total, 1.0)[:, None]
+    apart = np.abs(share - new / np.where(known, count, 1.0)[:, None]).sum(axis=1) / 2
+    result: Bools = known & (apart > 0.5 + 1.0 / np.sqrt(np.maximum(count, 1.0)))
+    return result
 
 
 def _keys(process: npt.NDArray[np.integer], address: npt.NDArray[np.uint64], size: int) -> Numbers:

@@ -166,6 +166,25 @@ def test_pages_follow_threads_that_change_sockets() -> None:
     assert (run.node == halves(1, 0)).mean() > 0.9
 
 
+def test_few_samples_of_the_other_socket_discount_the_many_before() -> None:
+    run = Sockets(halves(0, 1), halves(0, 1))
+    run.samples_per_tick = 100
+    for _ in range(30):
+        run.tick()
+    run.socket = halves(1, 0)
+    for _ in range(4):
+        run.tick()
+    assert (run.node == halves(1, 0)).mean() > 0.9
+
+
+def test_few_samples_of_shared_pages_move_none() -> None:
+    run = Sockets(halves(0, 1), all_on(-1))
+    run.samples_per_tick = 100
+    for _ in range(100):
+        run.tick()
+        assert not run.plan.pages.sum()
+
+
 def test_measured_latencies_correct_the_distances_of_the_firmware() -> None:
     run = Sockets(all_on(0), halves(0, 1))
     topology = two_sockets()
