@@ -4,15 +4,33 @@
 # wheel of hmd and the wheels of its libraries in the versions of setup/requirements.lock. Needs
 # what setup/setup.sh and setup/debian.sh install. A failure is one line.
 #
-#   packaging/build_deb.sh [OUTPUT-FOLDER]      (build/deb)
+#   packaging/build_deb.sh [OUTPUT-FOLDER] [RELEASE] [MACHINE]      (build/deb bookworm amd64)
+#
+# RELEASE is bookworm, trixie or noble (Ubuntu 24.04): which Python the package is for. MACHINE is
+# amd64 or arm64; for arm64 setup/arm64.sh has built the modules.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . setup/apt.sh
 
 PYTHON=$PWD/.venv/bin/python
 OUTPUT=${1:-build/deb}
-WHEELS=build/wheels
+RELEASE=${2:-bookworm}
+MACHINE=${3:-amd64}
 WORK=build/deb-work
+case $RELEASE in
+bookworm) HMD_PYTHON=3.11 suffix= ;;
+noble) HMD_PYTHON=3.12 suffix=+ubuntu24.04 ;;
+trixie) HMD_PYTHON=3.13 suffix=+deb13 ;;
+*) fail "there is no package for $RELEASE: bookworm, noble or trixie" ;;
+esac
+case $MACHINE in
+amd64) cpu=x86_64 HMD_NATIVE= ;;
+arm64) cpu=aarch64 HMD_NATIVE=$PWD/build/arm64/tree/hmd
+	[ -e "$HMD_NATIVE/_native.abi3.so" ] || fail "the modules for arm64 are not built: setup/arm64.sh builds them" ;;
+*) fail "there is no package for $MACHINE: amd64 or arm64" ;;
+esac
+export HMD_PYTHON HMD_NATIVE
+WHEELS=build/wheels/$cpu-$HMD_PYTHON
 mkdir -p build/setup "$OUTPUT"
 OUTPUT=$(realpath "$OUTPUT")
 
@@ -29,9 +47,13 @@ fetch_libraries() { # again if the locked versions changed
 	cmp -s "$WORK/requirements.txt" "$WHEELS/requirements.txt" && return
 	say "fetching the libraries that hmd runs with"
 	rm -rf "$WHEELS" && mkdir -p "$WHEELS"
+	platforms=()
+	for each in manylinux2010 manylinux2014 manylinux_2_12 manylinux_2_17 manylinux_2_27 manylinux_2_28; do
+		platforms+=(--platform "${each}_$cpu")
+	done
 	quietly deb-libraries "could not fetch the locked libraries: is there a network?" \
 		"$PYTHON" -m pip download --disable-pip-version-check --require-hashes --no-deps \
-		--only-binary :all: -d "$WHEELS" -r "$WORK/requirements.txt"
+		--only-binary :all: --python-version "$HMD_PYTHON" "${platforms[@]}" -d "$WHEELS" -r "$WORK/requirements.txt"
 	cp "$WORK/requirements.txt" "$WHEELS/"
 }
 
@@ -41,16 +63,16 @@ lay_out_source() {
 	mv "$source/packaging/debian" "$source/debian"
 	mkdir "$source/wheels"
 	cp "$WHEELS"/*.whl "$WORK"/dist/*.whl "$source/wheels/"
-	sed "s/@VERSION@/$version/; s/@DATE@/$(date -R -u -d "@$SOURCE_DATE_EPOCH")/" \
+	sed "s/@VERSION@/$version$suffix/; s/@RELEASE@/$RELEASE/; s/@DATE@/$(date -R -u -d "@$SOURCE_DATE_EPOCH")/" \
 		"$source/debian/changelog.in" >"$source/debian/changelog"
 }
 
 build_package() {
 	quietly deb-package "could not build the package" env HMD_PIP="$PYTHON -m pip" \
-		sh -c 'cd "$1" && dpkg-buildpackage --build=binary -us -uc' sh "$source"
-	mv "$WORK/hmd_${version}_amd64.deb" "$OUTPUT/"
-	"$PYTHON" packaging/sbom.py "$OUTPUT/hmd_${version}_amd64.cdx.json" \
-		"$OUTPUT/hmd_${version}_amd64.deb"
+		sh -c 'cd "$1" && dpkg-buildpackage -d -a "$2" --build=binary -us -uc' sh "$source" "$MACHINE"
+	mv "$WORK/hmd_$version${suffix}_$MACHINE.deb" "$OUTPUT/"
+	"$PYTHON" packaging/sbom.py "$OUTPUT/hmd_$version${suffix}_$MACHINE.cdx.json" \
+		"$OUTPUT/hmd_$version${suffix}_$MACHINE.deb"
 }
 
 # Modules of other paths are not part of the package.
@@ -63,7 +85,7 @@ export SOURCE_DATE_EPOCH
 build_wheel
 fetch_libraries
 lay_out_source
-say "building hmd_${version}_amd64.deb"
+say "building hmd_$version${suffix}_$MACHINE.deb"
 build_package
 rm -rf "$WORK"
-say "built $OUTPUT/hmd_${version}_amd64.deb"
+say "built $OUTPUT/hmd_$version${suffix}_$MACHINE.deb"

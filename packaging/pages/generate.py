@@ -14,7 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from checkout import ROOT
+
 COMPLETIONS = {
     "bash": "bash-completion/completions/hmd",
     "zsh": "zsh/site-functions/_hmd",
@@ -24,7 +25,6 @@ COMPLETIONS = {
 
 def main(folder: Path) -> None:
     """Write everything below a folder; what is there is overwritten."""
-    sys.path.insert(0, str(ROOT))
     import command_pages
     import config_page
     import daemon_page

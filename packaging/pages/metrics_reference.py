@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import checkout  # noqa: F401, before hmd
+
 from hmd.metrics.counters import DIRECTIONS, OTHER
 from hmd.metrics.definitions import SECTIONS, Family
 from hmd.metrics.status import DURATION_BOUNDS_S, HEAT_LOG2, MAX_TARGETS, Stage

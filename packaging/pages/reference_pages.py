@@ -17,6 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401, before hmd
 from config_reference import SettingRow, topics
 from parsers import Command, groups, meaning, top, value
 
