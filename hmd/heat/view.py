@@ -462,6 +462,12 @@ class PageView:
         of_process = total[process]
         return np.divide(weight, of_process, out=weight, where=of_process > 0)
 
+    def samples_of(self, process: int) -> tuple[Uint64s, Float64s]:
+        """Return the samples of a process in the last tick: addresses, and accesses of each."""
+        of_process = self._table.last_batch.process == process
+        weight = self._table.counted.weight[of_process].astype(np.float64)
+        return self._table.last_batch.address[of_process], weight
+
     def pages_by_node(self, nodes: int) -> tuple[Int64Plane, Int64Plane]:
         """Return base pages per process and node, shape ``(processes, nodes)``.
 

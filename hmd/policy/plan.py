@@ -7,8 +7,8 @@ A policy gets a :class:`MachineView` and returns a :class:`Plan`, most of them b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from hmd.linux.topology import NodeMemory, Topology
 if TYPE_CHECKING:
     from hmd.heat.view import PageRows, PageView
     from hmd.policy.use_hints import UseHints
+    from hmd.profiles.prior import ProfilePrior
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class MachineView:
     programs are expected to allocate until the next tick, ``cpus``, shape ``(processes,)``, how
     many CPUs each process keeps busy, NaN or None where not known. ``move_delay_s`` is the time
     from the last sample until half of the planned pages have moved, by earlier ticks. ``hints`` are
-    what programs told of their memory, None if nothing.
+    what programs told of their memory, None if nothing; ``priors`` what former runs tell of some.
     """
 
     topology: Topology
@@ -133,6 +134,7 @@ class MachineView:
     cpus: npt.NDArray[np.float64] | None = None
     move_delay_s: float = 0.0
     hints: UseHints | None = None
+    priors: Mapping[ProcessId, ProfilePrior] = field(default_factory=dict)
 
 
 class Policy(Protocol):

@@ -16,7 +16,7 @@ the heat table is the state that sample, sweep and migrate update.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -43,6 +43,7 @@ from hmd.policy.admin import (
 from hmd.policy.plan import FastLimits, MachineView, Plan, Policy
 from hmd.policy.planning import idle_pages
 from hmd.policy.use_hints import UseHints
+from hmd.profiles.prior import ProfilePrior
 from hmd.residency.sweep import ResidencySweep, StepLimit
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.sampler import Capabilities
@@ -117,7 +118,8 @@ class TickInputs:
 
     ``held`` are samples that were read since the last tick, to look at them. ``move_guests``: also
     pages of virtual machines that the sampler does not see. ``resting`` targets are outside of
-    their hours: nothing of them moves but by request. ``hints`` are of programs.
+    their hours: nothing of them moves but by request. ``hints`` are of programs, ``priors`` what
+    former runs tell of some processes.
     """
 
     now_s: float
@@ -127,6 +129,7 @@ class TickInputs:
     move_guests: bool = False
     resting: frozenset[str] = frozenset()
     hints: UseHints | None = None
+    priors: Mapping[ProcessId, ProfilePrior] = field(default_factory=dict)
 
     def resting_mask(self) -> npt.NDArray[np.bool_]:
         """Return which processes are of ``resting`` targets, shape ``(processes,)``."""
@@ -299,6 +302,7 @@ def machine_view(state: TickState, inputs: TickInputs, limits: TickLimits) -> Ma
         cpus=state.cpu_use.max_cpus(state.heat.processes),
         move_delay_s=state.move_delay.mean_s,
         hints=inputs.hints,
+        priors=inputs.priors,
     )
 
 

@@ -32,6 +32,7 @@ from hmd.policy.plan import MachineView, Plan
 from hmd.policy.planning import build_plan
 from hmd.policy.saving import MoveTerms, SavingsLedger, ValueColumns, Values
 from hmd.policy.settings import HeadroomSettings, PolicyInfo, Search
+from hmd.profiles.prior import expect
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
@@ -114,11 +115,16 @@ class Benefit:
         rate = self.long_run.mix_rates(pages)
         ticks = self.persistence.horizons(pages)
         rate = self.expected_rates(pages, rate, ticks)
+        support = None
+        if machine.priors:
+            rate, support, ticks = expect(pages, machine.priors, rate, ticks)
         # Until they have moved, pages save nothing.
         horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, _MIN_HORIZON_S)
         seconds = horizon_s / parallelism(pages, machine)
         terms = MoveTerms(settings.move_ns, settings.confidence, settings.samples_min)
         columns = self.value_columns(pages, machine, rate, horizon_s)
+        if support is not None:
+            columns = columns._replace(support=support)
         ledger = SavingsLedger(pages, columns, terms, seconds)
         latency = loaded_latency_ns(pages, machine.topology, nodes)
         moves = 0
