@@ -148,13 +148,16 @@ def _pages(size_bytes: int) -> int:
 def objects_of(stream: MissStream, mappings: Sequence[Mapping]) -> Objects:
     """Return the objects of a recording by the mappings of a traced run of the same program."""
     page = _page_numbers(stream)
+    return _numbered(page, shifted(page, mappings))
+
+
+def shifted(page: Indices, mappings: Sequence[Mapping]) -> list[Mapping]:
+    """Return a traced run's mappings where the recording, of these page numbers, has them."""
     shift = {
         heap: _shift(page, [each for each in mappings if each.is_heap == heap])
         for heap in (False, True)
     }
-    return _numbered(
-        page, [replace(each, first=each.first + shift[each.is_heap]) for each in mappings]
-    )
+    return [replace(each, first=each.first + shift[each.is_heap]) for each in mappings]
 
 
 def regions_of(stream: MissStream) -> Objects:

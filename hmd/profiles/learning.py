@@ -156,7 +156,7 @@ def merge(former: Profile | None, run: Profile) -> Profile:
 
 def _of_phases(counts: Floats, phases: int) -> Floats:
     """Return the counts of other phases, each of which is an equal part of the run."""
-    return _of_blocks(counts.T, phases).T
+    return np.asarray(_of_blocks(counts.T, phases).T)
 
 
 def _of_blocks(counts: Floats, blocks: int) -> Floats:
@@ -168,7 +168,7 @@ def _of_blocks(counts: Floats, blocks: int) -> Floats:
     place = np.linspace(0, before, blocks + 1)
     whole = np.minimum(place.astype(np.int64), before - 1)
     until = sums[:, whole] + (sums[:, whole + 1] - sums[:, whole]) * (place - whole)
-    return np.diff(until, axis=1).astype(np.float32)
+    return np.asarray(np.diff(until, axis=1), np.float32)
 
 
 def _spread(before: float, known: Floats, new: Floats) -> float:

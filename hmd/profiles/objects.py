@@ -28,7 +28,7 @@ NAME_BYTES: Final = 48
 """Of the name of a file, in UTF-8, as many are kept."""
 
 # What it costs to leave an object without partner, in octaves of difference between sizes.
-_SKIP: Final = 1.5
+_SKIP: Final = 0.75
 
 Addresses = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
@@ -158,7 +158,9 @@ def _aligned(
     """Return pairs of two sequences of sizes, as logarithms, that differ the least in order."""
     cost = np.zeros((len(mine) + 1, len(theirs) + 1))
     cost[:, 0], cost[0] = _SKIP * np.arange(len(mine) + 1), _SKIP * np.arange(len(theirs) + 1)
-    apart = np.abs(mine[:, None] - theirs[None, :])
+    # A run of another size has all of them larger, or smaller.
+    scale = mine.max(initial=0.0) - theirs.max(initial=0.0)
+    apart = np.abs(mine[:, None] - theirs[None, :] - scale)
     for i in range(len(mine)):
         for j in range(len(theirs)):
             skipped = min(cost[i, j + 1], cost[i + 1, j]) + _SKIP

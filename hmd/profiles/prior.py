@@ -29,7 +29,7 @@ from hmd.profiles.profile import Profile
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
 
-STRENGTHS: Final = np.array([0.25, 1.0, 4.0, 16.0])
+STRENGTHS: Final = np.array([1.0, 4.0])
 """Samples that a page of the profile is worth; what is not the profile's has none."""
 
 # What is left of this run's counts a tick later.
@@ -38,8 +38,10 @@ _RETENTION: Final = 0.9
 _OWN_STRENGTH: Final = 0.5
 # Part of the weight that goes to all degrees alike in each tick, so that none is lost for good.
 _SHARED: Final = 0.02
+# Weight of a profile before the first sample.
+_BEGIN: Final = 0.05
 # Samples of one tick are not independent: so much of each counts.
-_TEMPER: Final = 0.3
+_TEMPER: Final = 0.5
 # Part of all samples that is expected on any block alike.
 _UNIFORM: Final = 0.02
 # Samples that a block of the profile has beside those counted, by the mean of its object.
@@ -47,8 +49,12 @@ _SMOOTH: Final = 1.0
 # Samples that a phase of the profile has beside those counted, by the mean of all phases.
 _PHASE_SMOOTH: Final = 100.0
 # Ticks for which moves by the profile pay.
-_HORIZON_TICKS: Final = 16.0
-_NO_TRUST: Final = 0.99
+_HORIZON_TICKS: Final = 64.0
+# Part of the belief that a run may be in any phase when it begins, and after each tick.
+_ANYWHERE: Final = 0.2
+_JUMPS: Final = 0.02
+# With more weight than this, this run's own samples decide alone.
+_NO_TRUST: Final = 0.9
 _NO_WEIGHT: Final = 0.001
 _MIN: Final = 1e-12
 
@@ -80,13 +86,15 @@ class ProfilePrior:
         self._partner = np.empty(0, np.int64)
         self._first = profile.first_block
         blocks, phases = int(self._first[-1]), len(profile.counts)
-        self._object = np.repeat(np.arange(len(profile.objects)), np.diff(self._first))
         self._shares = _smoothed(profile)
-        self._belief = np.full(phases, 1.0 / phases)
-        # By block: this run's counts, and pages; by object: counts, and those by the profile.
+        self._until = np.concatenate([np.zeros((1, blocks)), np.cumsum(self._shares, axis=0)])
+        self._belief = np.full(phases, _ANYWHERE / phases)
+        self._belief[0] += 1.0 - _ANYWHERE
+        self._step = 1.0
+        # By block: this run's counts, and resident pages.
         self._own, self._pages = np.zeros(blocks), np.zeros(blocks)
-        self._seen = np.zeros((2, len(profile.objects)))
-        self._log = np.concatenate([[0.0], np.full(len(STRENGTHS), -np.log(len(STRENGTHS)))])
+        strengths = len(STRENGTHS)
+        self._log = np.log([1.0 - _BEGIN, *(_BEGIN / strengths for _ in range(strengths))])
 
     def set_mappings(self, mappings: Mappings) -> None:
         """Take the mappings of the process as they are now: in each tick, or every few."""
@@ -114,6 +122,15 @@ class ProfilePrior:
         block = self._first[partner] + np.minimum((place * count).astype(np.int64), count - 1)
         return np.where(partner >= 0, block, -1)
 
+    def advance(self, seconds: float) -> None:
+        """Let so much of the run pass: a part of its phases, at up to twice the former pace."""
+        phases = len(self._belief)
+        self._step = seconds * phases / max(self.profile.seconds, seconds)
+        reach = min(int(np.ceil(2 * self._step)) + 1, phases)
+        moved = np.convolve(self._belief, np.full(reach, 1.0 / reach))
+        moved[phases - 1] += moved[phases:].sum()
+        self._belief = (1.0 - _JUMPS) * moved[:phases] + _JUMPS / phases
+
     def learn(self, pages: Values, address: Addresses, weight: Values) -> None:
         """Weigh the profile by the samples of a tick; ``pages`` are resident, ``(blocks,)``."""
         block = self.blocks_at(address)
@@ -122,11 +139,13 @@ class ProfilePrior:
         self._pages = pages
         if total > 0:
             scale = float(known.sum()) / total
-            count = np.bincount(block[known], weight[known] * scale, len(pages))
+            found = np.bincount(block[known], weight[known] * scale, len(pages))
+            count = np.asarray(found, np.float64)
             self._weigh(count)
             self._own = self._own * _RETENTION + count
 
     def _weigh(self, count: Values) -> None:
+        """Update weights, and which phase it is, by the samples of a tick on each block."""
         pages, total = self._pages, float(self._own.sum())
         alike = pages / pages.sum()
         mean = alike * total
@@ -137,6 +156,10 @@ class ProfilePrior:
             with np.errstate(divide="ignore"):
                 guess = (self._own + strength) / (mean + strength / rate)
             guesses.append(alike * guess)
+        # Which phase it is, by the samples.
+        likely = _TEMPER * (np.log(np.maximum(self._shares[:, known], _MIN)) @ count[known])
+        belief = self._belief * np.exp(likely - likely.max())
+        self._belief = belief / belief.sum()
         for at, guess in enumerate(guesses):
             share = (1 - _UNIFORM) * guess / guess.sum() + _UNIFORM * alike
             self._log[at] += _TEMPER * float(count[known] @ np.log(share[known]))
@@ -145,7 +168,11 @@ class ProfilePrior:
 
     def ahead(self) -> Values:
         """Return the share of the next accesses that each block is expected to have."""
-        return np.asarray(self._belief @ self._shares)
+        phases = len(self._belief)
+        begin = np.minimum(np.arange(phases) + 1, phases - 1)
+        end = np.minimum(begin + max(int(_HORIZON_TICKS * self._step), 1), phases)
+        mean = (self._until[end] - self._until[begin]) / (end - begin)[:, None]
+        return np.asarray(self._belief @ mean)
 
     def relative_rates(self, shares: Values) -> Values:
         """Return the rate of a page of each block, 1 in the mean of the resident pages."""
@@ -172,6 +199,7 @@ def expect(
     priors: Mapping[ProcessId, ProfilePrior],
     rate: Rates,
     horizon_ticks: Values,
+    tick_s: float,
 ) -> Expected:
     """Return what is expected of the rows of a view; the first call of a tick learns.
 
@@ -192,7 +220,9 @@ def expect(
         size = pages.size[rows].astype(np.float64)
         if prior.tick != pages.tick:
             prior.tick = pages.tick
-            resident = np.bincount(block, size, len(prior.profile.counts[0]))
+            found = np.bincount(block, size, len(prior.profile.counts[0]))
+            resident = np.asarray(found, np.float64)
+            prior.advance(tick_s)
             prior.learn(resident, *pages.samples_of(slot))
         weights = prior.weights
         if weights[0] > _NO_TRUST:

@@ -117,7 +117,7 @@ class Benefit:
         rate = self.expected_rates(pages, rate, ticks)
         support = None
         if machine.priors:
-            rate, support, ticks = expect(pages, machine.priors, rate, ticks)
+            rate, support, ticks = expect(pages, machine.priors, rate, ticks, machine.tick_s)
         # Until they have moved, pages save nothing.
         horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, _MIN_HORIZON_S)
         seconds = horizon_s / parallelism(pages, machine)
