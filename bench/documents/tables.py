@@ -22,7 +22,12 @@ from bench.compare.tables import (
 )
 from bench.documents.markdown import table
 from bench.learned_policy.in_guest import table as guest_table
-from bench.second_run.tables import second_run, second_run_evidence, second_run_resolution
+from bench.second_run.tables import (
+    second_run,
+    second_run_daemon,
+    second_run_evidence,
+    second_run_resolution,
+)
 from bench.stages.policy import table as convergence_table
 from bench.stages.stage_costs import table as stage_table
 from bench.tensors.planners import in_place_steps, made_steps, noise, programs, tier_sweeps
@@ -267,6 +272,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         second_run,
         second_run_resolution,
         second_run_evidence,
+        second_run_daemon,
         swept,
         huge_paged,
         estimator,

@@ -78,3 +78,19 @@ def _speeds(
     for ratio, found in means.items():
         rows.append(["geometric mean", ratio, *(f"{found[name]:.3f}" for name in names)])
     return table(["run", "ratio", *names], rows, text=2)
+
+
+def second_run_daemon(results: Results) -> str:
+    """Return speeds relative to ``benefit`` of the daemon's second runs, and of misled ones."""
+    document = results["second_run"]
+    names = ["second run", "shuffled profile", "random profile", "profile of another program"]
+    seconds: dict[tuple[str, str], dict[str, float]] = {}
+    for row in document["rows"]:
+        key = f"{row['program']}, {row['variant']}", row["ratio"]
+        seconds.setdefault(key, {})[row["policy"]] = row["seconds"]
+    rows = [
+        [*key, f"{found['first touch'] / found['benefit']:.3f}",
+         *(f"{found['benefit'] / found[name]:.3f}" for name in names)]
+        for key, found in sorted(seconds.items())
+    ]  # fmt: skip
+    return table(["run", "ratio", "benefit", *names], rows, text=2)

@@ -34,8 +34,9 @@ STRENGTHS: Final = np.array([1.0, 4.0])
 
 # What is left of this run's counts a tick later.
 _RETENTION: Final = 0.9
-# Samples that this run's own rates of blocks begin with, all alike.
-_OWN_STRENGTH: Final = 0.5
+# Samples that this run's own rates of blocks begin with, all alike: a profile has to be better than
+# memory that is accessed evenly, held to be so to the same degrees.
+_OWN_STRENGTHS: Final = (0.5, 1.0, 4.0)
 # Part of the weight that goes to all degrees alike in each tick, so that none is lost for good.
 _SHARED: Final = 0.02
 # Weight of a profile before the first sample.
@@ -54,7 +55,7 @@ _HORIZON_TICKS: Final = 64.0
 _ANYWHERE: Final = 0.2
 _JUMPS: Final = 0.02
 # With more weight than this, this run's own samples decide alone.
-_NO_TRUST: Final = 0.9
+_NO_TRUST: Final = 0.5
 _NO_WEIGHT: Final = 0.001
 _MIN: Final = 1e-12
 
@@ -94,7 +95,8 @@ class ProfilePrior:
         # By block: this run's counts, and resident pages.
         self._own, self._pages = np.zeros(blocks), np.zeros(blocks)
         strengths = len(STRENGTHS)
-        self._log = np.log([1.0 - _BEGIN, *(_BEGIN / strengths for _ in range(strengths))])
+        own = len(_OWN_STRENGTHS)
+        self._log = np.log([(1.0 - _BEGIN) / own] * own + [_BEGIN / strengths] * strengths)
 
     def set_mappings(self, mappings: Mappings) -> None:
         """Take the mappings of the process as they are now: in each tick, or every few."""
@@ -106,6 +108,12 @@ class ProfilePrior:
     @property
     def weights(self) -> Values:
         """Weights of this run's own counts, and of each strength of the profile; sum 1."""
+        weight = self._degrees()
+        own = len(_OWN_STRENGTHS)
+        return np.concatenate([[weight[:own].sum()], weight[own:]])
+
+    def _degrees(self) -> Values:
+        """Return the weight of each degree, of this run's own ones first."""
         weight = np.exp(self._log - self._log.max())
         return np.asarray(weight / weight.sum())
 
@@ -150,7 +158,7 @@ class ProfilePrior:
         alike = pages / pages.sum()
         mean = alike * total
         known = np.flatnonzero(count)
-        guesses = [alike * (self._own + _OWN_STRENGTH) / (mean + _OWN_STRENGTH)]
+        guesses = [alike * (self._own + each) / (mean + each) for each in _OWN_STRENGTHS]
         rate = self.relative_rates(self._belief @ self._shares)
         for strength in STRENGTHS:
             with np.errstate(divide="ignore"):
@@ -163,7 +171,7 @@ class ProfilePrior:
         for at, guess in enumerate(guesses):
             share = (1 - _UNIFORM) * guess / guess.sum() + _UNIFORM * alike
             self._log[at] += _TEMPER * float(count[known] @ np.log(share[known]))
-        weight = (1 - _SHARED) * self.weights + _SHARED / len(self._log)
+        weight = (1 - _SHARED) * self._degrees() + _SHARED / len(self._log)
         self._log = np.log(weight)
 
     def ahead(self) -> Values:
