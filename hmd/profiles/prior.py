@@ -4,8 +4,8 @@
 A process with a profile has one ``ProfilePrior``. In each tick it learns from the samples, by
 blocks of the profile: how likely they were by the profile, held to be exact to several degrees, and
 by this run's own counts alone. The likelier a degree has made the samples of the last ticks, the
-more it counts in the rates that moves have to pay by. So a profile that is wrong has no weight
-after a tick of samples, and none before the first.
+more it counts in the rates that moves have to pay by: from a weight of a half on, which no profile
+has before the first sample. Where it does not pay: docs/lab/2026-11-second-run.md.
 
 To a profile of strength S a page's rate has a Gamma distribution whose mean is the profile's rate,
 and which is worth S samples: it is combined with the page's own as those of two runs would be.
