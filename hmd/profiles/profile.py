@@ -114,9 +114,7 @@ class Profile:
         try:
             return cls._checked(data)
         except (ValueError, struct.error) as error:
-            raise HmdError(
-                f"{name} is no usable profile ({error}): hmd profile forget removes it"
-            ) from None
+            raise HmdError(f"{name} is no usable profile ({error})") from None
 
     @classmethod
     def _checked(cls, data: bytes) -> Profile:
