@@ -42,6 +42,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "top": "watch processes' memory and page moves, live",
         "heatmap": "draw heat and tier of a process's memory over time",
         "explain": "show why pages of a process are where they are",
+        "profile": "show, move and forget what is known of programs from former runs",
         "report": "show what hmd did in the last hour or week: worth it?",
         "advise": "show how much fast memory targets need, and who gains by more",
         "dashboard": "serve a live page of the daemon's state to a browser",
