@@ -188,6 +188,23 @@ MOVES = [
         (Query("sum(hmd_far_bytes{})", "out"),),
     ),
     Panel(
+        "Programs known from former runs",
+        "Profiles that are kept, processes that are planned for with one, and profiles that could "
+        "not be used or written.",
+        "short",
+        (
+            Query("sum(hmd_profiles{})", "profiles"),
+            Query("sum(hmd_profiled_processes{})", "processes"),
+            Query("sum(increase(hmd_profiles_refused_total{}[R]))", "refused"),
+        ),
+    ),
+    Panel(
+        "Memory of profiles",
+        "What the profiles take on disk.",
+        "bytes",
+        (Query("sum(hmd_profiles_bytes{})", "profiles"),),
+    ),
+    Panel(
         "Not attempted, by reason",
         "Planned pages that were not attempted: deferred by the budget, in backoff after a "
         "failure, already there, or in a dry run.",

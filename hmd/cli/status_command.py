@@ -47,6 +47,7 @@ def summary(status: Status) -> list[str]:
     lines += dry_run_state(status)
     lines += budget_state(status)
     lines += far_state(status.get("far") or {})
+    lines += profile_state(status.get("profiles") or {})
     lines += admin_state(status.get("control") or {})
     if len(status["tiers"]) < 2:
         lines.append("only one memory tier: hmd has nowhere to move pages (hmd topology)")
@@ -127,6 +128,19 @@ def far_state(far: Mapping[str, Any]) -> list[str]:
             " their cgroups wait for memory"
         )
     return lines
+
+
+def profile_state(profiles: Mapping[str, Any]) -> list[str]:
+    """Return what is known of programs from former runs, and why nothing is learned."""
+    if profiles.get("stopped"):
+        return [f"nothing is learned of programs: {profiles['stopped']}"]
+    if not profiles.get("count") and not profiles.get("refused"):
+        return []
+    refused = f", {profiles['refused']} refused (see the log)" if profiles["refused"] else ""
+    return [
+        f"profiles of {profiles['count']} programs, {profiles['processes']} processes run one of"
+        f" them{refused}"
+    ]
 
 
 def admin_state(control: Mapping[str, Any]) -> list[str]:

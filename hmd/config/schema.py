@@ -80,6 +80,9 @@ Texts = Annotated[
 Pattern = Annotated[str, BeforeValidator(_pattern), Field(min_length=1)]
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute), PlainSerializer(str, return_type=str)]
 User = Annotated[str | None, BeforeValidator(_user, json_schema_input_type=str | int | None)]
+UserName = Annotated[
+    str, BeforeValidator(_user, json_schema_input_type=str | int), Field(min_length=1)
+]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -209,6 +212,9 @@ class TargetSection(_Section):
     """Plan and report for this target, but move none of its pages (admin requests are carried
     out)."""
 
+    learn: bool | None = None
+    """Keep profiles of its programs, and plan by those of former runs. Unset: as learn of all."""
+
     @model_validator(mode="after")
     def _selects_something(self) -> Self:
         if not (self.pid or self.exe or self.cmdline or self.user or self.cgroup or self.unit):
@@ -320,6 +326,25 @@ class ObserveSection(_Section):
     """Path of the status socket that hmd status and hmd top connect to."""
 
 
+class ProfilesSection(_Section):
+    """What is known of programs from former runs, where learn is set."""
+
+    directory: AbsolutePath | None = None
+    """Folder of the profiles; several machines may share it. Unset: the folder profiles in
+    state_dir. At most 256 KiB per program and 64 MiB in all, the least recently used leave."""
+
+    owners: Annotated[
+        tuple[UserName, ...],
+        BeforeValidator(_one_or_many, json_schema_input_type=UserName | list[UserName]),
+    ] = ()
+    """Users, one or a list, whose files are trusted, besides root and the daemon's own: hmd of
+    other machines, or who imports profiles."""
+
+    save: Annotated[Duration, Field(ge=1, le=86400)] = 600.0
+    """Time after which what was learned of a running process is written; it is, too, when the
+    process exits and when hmd stops."""
+
+
 def _empty_list(value: object) -> object:
     if isinstance(value, dict):
         raise ValueError("write a list, each target as in '- {name: db, exe: redis-server}'")
@@ -344,9 +369,9 @@ class Config(_Section):
     """Time between two scans for processes that match the targets."""
 
     state_dir: AbsolutePath | None = None
-    """Folder of what outlives a restart: pause, pins and drains, and the history of hmd report (8
-    MiB). Read at the start. Unset: the one that systemd gives the service (/var/lib/hmd); without a
-    service manager nothing is kept."""
+    """Folder of what outlives a restart: pause, pins and drains, the history of hmd report (8
+    MiB), and profiles of programs. Read at the start. Unset: the one that systemd gives the service
+    (/var/lib/hmd); without a service manager nothing is kept."""
 
     machine: MachineSection = MachineSection()
     targets: Annotated[tuple[TargetSection, ...], BeforeValidator(_empty_list)] = ()
@@ -356,6 +381,10 @@ class Config(_Section):
     heat: HeatSection = HeatSection()
     decide: DecideSection = DecideSection()
     migrate: MigrateSection = MigrateSection()
+    learn: bool = False
+    """Keep a profile of each program that targets run, and plan its next runs by it."""
+
+    profiles: ProfilesSection = ProfilesSection()
     observe: ObserveSection = ObserveSection()
 
 

@@ -225,6 +225,8 @@ def start_warnings(stages: Stages, file: str) -> Iterator[str]:
     if settings.far_limits(config, names) is not None and not sampler.capabilities.sees_reads:
         why = f"with the sampler {sampler.name} pages in use look idle"
         yield f"decide.pageout has no effect: {why}"
+    if settings.learning_targets(config) and settings.profile_store(config)[0] is None:
+        yield "learn has no effect: profiles are kept nowhere; set state_dir or profiles.directory"
     for found in machine_warnings(config, stages.topology):
         yield f"{dotted(found.path)}{found.text}"
     warning = tier_warning(stages.topology)

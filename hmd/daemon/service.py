@@ -34,6 +34,7 @@ from hmd.daemon.checks import refusal_warnings, start_warnings
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.explain import explain
 from hmd.daemon.log import OnceLogger, TargetLog
+from hmd.daemon.profile_keeper import ProfileKeeper
 from hmd.daemon.stages import LOOK_S, Stages, build
 from hmd.daemon.supervisors import (
     DrainSupervisor,
@@ -138,12 +139,14 @@ class Service:
             self._page_cache_demoter = PageCacheDemoter(log, proc, sysfs)
             self._drain_supervisor = DrainSupervisor(log, proc, sysfs)
             self._memory_limiter = MemoryLimiter(log)
+            self._profiles = ProfileKeeper(log, proc)
             self._empty_targets = EmptyTargets(log)
             self._publish_control()
             latest, health = lambda: self.observer.latest, self._ticks.health
             answers = queries(latest, health, self._heat_map, self._history, self._hints, proc)
             self._endpoints = Endpoints(answers, self._control.handlers, latest, health)
             self._endpoints.open(config)
+            self._profiles.configure(*settings.profile_store(config))
             undo.pop_all()
         self._runner.run(Stage.OBSERVE, self._warn, None)
 
@@ -201,7 +204,9 @@ class Service:
         heat = self.stages.state.heat
         run(Stage.HEAT, lambda: self._memory_limiter.limit_detail(heat, now_s), None)
 
+        run(Stage.HEAT, lambda: self._follow_profiles(now_s), None)
         record = self.stages.tick(now_s, runner)
+        run(Stage.HEAT, lambda: self._profiles.observe(record), None, Work.SAMPLES)
 
         run(Stage.MIGRATE, lambda: self._demote_page_cache(now_s), None)
         run(Stage.MIGRATE, lambda: self._drain_supervisor.send_request(self.stages, now_s), None)
@@ -220,6 +225,7 @@ class Service:
     def close(self) -> None:
         """Close everything."""
         self._kernels.close()
+        self._profiles.close()
         self._endpoints.close()
         self._history.add_event("stopped")
         self._history.close(self.observer.latest)
@@ -251,9 +257,10 @@ class Service:
         stages = self.stages
         inputs, tick_s = stages.inputs(time.monotonic()), stages.budget.tick_s
         bindings = stages.bindings.of(process)
-        return explain(
+        found = explain(
             stages.state, inputs, tick_s, self._journal, process, address, bindings=bindings
         )
+        return {**found, "former_runs": self._profiles.describe(process)}
 
     def reload(self) -> bool:
         """Load the configuration again; on any error the old one stays in force."""
@@ -330,6 +337,7 @@ class Service:
         """
         old = self.stages
         config = settings.with_policy(configured, old.admin.policy)
+        profiles = settings.profile_store(config)
         new = build(config, old, old.proc, old.sysfs, opened)
         try:
             self._endpoints.open(config)
@@ -337,6 +345,7 @@ class Service:
             new.close(successor=old)
             raise
         old.close(successor=new)
+        self._profiles.configure(*profiles)
         new.state.heat.set_idle_latencies(new.topology.latency_ns)
         self.stages = new
         if self.followed:
@@ -443,6 +452,13 @@ class Service:
         self._target_log.log_changes(before, self.followed, now_s)
         drop_stale_pins(stages.admin, stages.proc)
 
+    def _follow_profiles(self, now_s: float) -> None:
+        """Learn the programs of targets that learn, and plan by what former runs tell."""
+        learns = settings.learning_targets(self.stages.config)
+        learning = {process: name for process, name in self.followed.items() if name in learns}
+        self._profiles.follow(learning, now_s)
+        self.stages.priors = self._profiles.priors
+
     def _explain_empty_targets(self, now_s: float, changed: bool) -> None:
         """Log and publish why targets have no processes."""
         reasons = self._empty_targets.explain(self.stages, now_s, changed=changed)
@@ -461,8 +477,9 @@ class Service:
 
     @property
     def _helpers_cpu_s(self) -> float:
-        """CPU time so far of threads that move pages for ticks: the kernel's, and of page-out."""
-        return self._page_cache_demoter.cpu_s + self.stages.state.pageout.cpu_s
+        """CPU time so far of threads that work for ticks: the kernel's, page-out, profiles."""
+        pageout_s = self.stages.state.pageout.cpu_s
+        return self._page_cache_demoter.cpu_s + pageout_s + self._profiles.cpu_s
 
     def _update_budget(self, record: TickRecord, processes_changed: bool) -> None:
         """Add what the tick cost: what the next one may cost follows from it."""
@@ -494,6 +511,7 @@ class Service:
                 self.observer.demand = demand
         self._publish_control()
         self.observer.set_compiling(self._kernels.compiling)
+        self.observer.profiles = self._profiles.status
         self.observer.demoting_nodes = self._page_cache_demoter.nodes
         totals = self._totals = stages.totals.complete(
             resident_pages(heat, topology),

@@ -24,7 +24,7 @@ from hmd.heat.table import DETAIL_BYTES
 from hmd.linux.cgroups import cgroup_mounts, cgroup_selector, parse_cgroup, selected_group
 from hmd.linux.damon import CacheWatch
 from hmd.linux.procfs import PROC, ProcessId, read_bytes
-from hmd.linux.targets import SafeRegex, TargetSpec
+from hmd.linux.targets import SafeRegex, TargetSpec, user_id
 from hmd.linux.topology import Topology
 from hmd.metrics.observer import ObservedConfig
 from hmd.migrate import APPLY_TICKS, FarLimits, MoverSettings, PageoutSettings
@@ -32,6 +32,7 @@ from hmd.migrate.cache_demotion import CacheSettings
 from hmd.policy import registry
 from hmd.policy.fast_limits import share_limits
 from hmd.policy.plan import FastLimits, Policy
+from hmd.profiles.store import FOLDER, ProfileStore
 from hmd.residency.address_spaces import Patterns
 from hmd.residency.sweep import SweepSettings
 from hmd.sample.periods import PeriodSettings
@@ -55,6 +56,28 @@ def state_folder(config: Config, environ: Mapping[str, str] = os.environ) -> Pat
     # systemd names the folders of StateDirectory=, separated by colons (systemd.exec(5)).
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     return Path(given) if given and Path(given).is_dir() else None
+
+
+def profile_store(config: Config) -> tuple[ProfileStore | None, float]:
+    """Return where profiles are, None where nothing is learned, and how often they are saved.
+
+    A folder that was configured is not looked at: its file system may not answer.
+    """
+    folder = config.profiles.directory
+    if not learning_targets(config):
+        return None, math.inf
+    if folder is None and (state := state_folder(config)) is not None:
+        folder = state / FOLDER
+    found = [user_id(name) for name in config.profiles.owners]
+    owners = [uid for uid in found if uid is not None]
+    store = None if folder is None else ProfileStore(folder, owners)
+    return store, config.profiles.save
+
+
+def learning_targets(config: Config) -> frozenset[str]:
+    """Return the targets whose programs are learned."""
+    learns = {target.name: target.learn for target in config.targets}
+    return frozenset(name for name, own in learns.items() if (config.learn if own is None else own))
 
 
 def target_specs(config: Config) -> tuple[TargetSpec, ...]:

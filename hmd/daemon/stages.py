@@ -36,6 +36,7 @@ from hmd.metrics.tick_record import TickRecord
 from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.policy.admin import AdminState
 from hmd.policy.use_hints import HintTable
+from hmd.profiles.prior import ProfilePrior
 from hmd.residency.kernel_totals import KernelTotals, OffFastest
 from hmd.residency.memory_reader import MemoryReader
 from hmd.residency.sweep import ResidencySweep
@@ -78,6 +79,7 @@ class Stages:
     tracked: Tracked = field(default_factory=Tracked)
     held: list[AccessBatch] = field(default_factory=list)
     hints: HintTable = field(default_factory=HintTable)
+    priors: Mapping[ProcessId, ProfilePrior] = field(default_factory=dict)
     proc: Path = PROC
     sysfs: Path = SYSFS
     local_time: Callable[[], datetime] = datetime.now
@@ -114,6 +116,7 @@ class Stages:
             move_guests=self.config.migrate.move_guests,
             resting=settings.resting_targets(self.config, self.local_time()),
             hints=self.hints.at(self.tracked.processes, now_s),
+            priors=self.priors,
         )
 
     def tick(self, now_s: float, runner: StageTimer) -> TickRecord:
@@ -305,6 +308,7 @@ def build(
             watcher=watcher,
             exits=ExitWatch(proc),
             hints=before.hints if before else HintTable(),
+            priors=before.priors if before else {},
             # Pins and limits apply to the processes that heat is of, until they are tracked anew.
             tracked=before.tracked if before and before.state.heat is state.heat else Tracked(),
             proc=proc,

@@ -188,6 +188,14 @@ gauge hmd_pageout_held_processes = far.held_processes
     Processes of which nothing is paged out, as their groups wait for memory.
 gauge hmd_pageout_stopped []
     1 while nothing is paged out, as swap does not work; the status has the reason.
+gauge hmd_profiles = profiles.count
+    Programs of which a profile is kept.
+gauge hmd_profiles_bytes = profiles.bytes
+    Bytes of these profiles.
+gauge hmd_profiled_processes = profiles.processes
+    Processes that are planned for with a profile of their program's former runs.
+counter hmd_profiles_refused = profiles.refused []
+    Profiles that could not be read or written, or were damaged or not trusted; the log has each.
 counter hmd_predicted_saving_seconds = savings.predicted_saved_s
     Stall time that moves to nodes with lower latency were predicted to save, from the heat of the
     pages in the plan, {_FOLLOWED}.

@@ -39,6 +39,7 @@ from hmd.metrics.status import (
     HeatTableStatus,
     NodeStatus,
     ProcessStatus,
+    ProfilesStatus,
     ReloadStatus,
     SamplerStatus,
     Stage,
@@ -123,6 +124,7 @@ class Observer:
         self.off_fastest: Mapping[str, int] = {}
         self._compiling = False
         self._far = FarStatus()
+        self.profiles = ProfilesStatus()
         self.reconfigure(setting, topology, sampler)
 
     def reconfigure(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
@@ -232,6 +234,7 @@ class Observer:
             compiling=self._compiling,
             demand=self.demand.of_all,
             far=self._far,
+            profiles=self.profiles,
         )
 
     def _nodes(self) -> tuple[NodeStatus, ...]:

@@ -259,6 +259,21 @@ class FarStatus:
     stopped: Text = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ProfilesStatus:
+    """Profiles of programs in the folder: ``count`` of ``bytes``.
+
+    ``processes`` are planned for with a profile of former runs. ``refused`` counts files that could
+    not be read, written or trusted; ``stopped`` says why none is read or written now.
+    """
+
+    count: Count = 0
+    bytes: Count = 0
+    processes: Count = 0
+    refused: Count = 0
+    stopped: Text = ""
+
+
 @dataclass(slots=True)
 class Savings:
     """Seconds of stall time by moves to nodes with lower (saved) and higher latency (lost).
@@ -491,6 +506,7 @@ class Status:
     compiling: bool = False
     demand: Demand | None = None
     far: FarStatus = FarStatus()
+    profiles: ProfilesStatus = ProfilesStatus()
 
     @property
     def at_s(self) -> float:

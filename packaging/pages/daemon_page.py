@@ -44,6 +44,7 @@ FILES = (
     ("/run/hmd/hmd.sock", "The status socket of 'hmd status' and 'hmd top'."),
     ("/var/cache/hmd", "Machine code of the kernels; compiled again if it is missing."),
     ("/var/lib/hmd", "What outlives a restart: admin requests, the history of 'hmd report'."),
+    ("/var/lib/hmd/profiles", "What is known of programs from former runs: hmd-profile(1)."),
     ("/var/lib/hmd-emulate/kernel", "The kernel of 'hmd emulate', unpacked by root."),
     ("/etc/systemd/system/hmd.service.d", "Drop-ins of the unit, such as those of samplers above."),
 )
