@@ -137,13 +137,15 @@ class Pace:
     """The daemon's tick in seconds of the guest's clock, and its sampling period in misses.
 
     Without a period, ``sample.overhead`` sets it. ``kernel_mode``: accesses of the kernel are
-    sampled too. Pages that are idle for ``pageout_s`` go out.
+    sampled too. Pages that are idle for ``pageout_s`` go out. ``profiles`` is the guest's folder of
+    what the daemon learns of programs, if it does.
     """
 
     tick_s: float
     period: int | None = None
     kernel_mode: bool = True
     pageout_s: float | None = None
+    profiles: str = ""
 
 
 PACE = Pace(0.25)
@@ -160,7 +162,8 @@ def configuration(
     ``settings`` are those of the policy that differ from its defaults, ``metrics`` an address.
     """
     far = {} if pace.pageout_s is None else {"pageout": f"{pace.pageout_s}s"}
-    return {
+    learning = {"learn": True, "profiles": {"directory": pace.profiles}} if pace.profiles else {}
+    return learning | {
         "tick": f"{pace.tick_s}s",
         "rescan": f"{pace.tick_s / 2}s",  # in every tick
         "targets": [{"name": "program", "cgroup": GROUP}],

@@ -45,7 +45,7 @@ MAX_PIECES: Final = 4
 """Parts of 1,024 mappings that are read of a process: objects are large, and few."""
 MAPPING_SHARE: Final = 0.002
 """Share of a CPU for reading mappings, of all processes."""
-LOOK_S: Final = 5.0
+LOOK_S: Final = 1.0
 """Time between two looks at what a process runs: execve(2) changes it."""
 
 STALL_S: Final = 10.0
