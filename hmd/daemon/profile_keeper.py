@@ -44,7 +44,9 @@ MAX_ALIKE: Final = 4
 MAX_PIECES: Final = 4
 """Parts of 1,024 mappings that are read of a process: objects are large, and few."""
 MAPPING_SHARE: Final = 0.002
-"""Share of a CPU for reading mappings, of all processes."""
+"""Share of a CPU for reading mappings, of all processes, at the begin of runs."""
+MAPPING_AGE: Final = 0.1
+"""Later they are read whenever a run is older by this share: by then most objects are there."""
 LOOK_S: Final = 1.0
 """Time between two looks at what a process runs: execve(2) changes it."""
 
@@ -116,6 +118,7 @@ class _Run:
 
     target: str
     path: str
+    begun_s: float
     saved_s: float
     looked_s: float
     learner: RunLearner | None = None
@@ -240,7 +243,7 @@ class ProfileKeeper:
         path, store = program_path(process, self._proc), self._store
         if path is None or store is None:
             return
-        run = self._runs[process] = _Run(target, path, now_s, now_s)
+        run = self._runs[process] = _Run(target, path, now_s, now_s, now_s)
         if sum(one.learner is not None for one in self._runs.values()) < MAX_LEARNERS:
             run.learner = RunLearner()
 
@@ -275,7 +278,8 @@ class ProfileKeeper:
                 if learns is not None:
                     learns.set_mappings(mappings)
         cost_s = time.thread_time() - begun_s
-        run.mapped_due_s = now_s + cost_s * len(self._runs) / MAPPING_SHARE
+        shared_s = cost_s * len(self._runs) / MAPPING_SHARE
+        run.mapped_due_s = now_s + max(shared_s, MAPPING_AGE * (now_s - run.begun_s))
 
     def _save(self, run: _Run) -> None:
         """Have what was learned of a process merged into its program's profile."""

@@ -227,3 +227,32 @@ def test_targets_rest_outside_of_their_hours() -> None:
     )
     assert settings.resting_targets(config, NOON) == {"a", "c"} - {"a"}
     assert settings.resting_targets(config, NIGHT) == {"a"}
+
+
+def test_targets_learn_as_all_unless_they_say_otherwise() -> None:
+    text = (
+        "targets: [{name: a, exe: a}, {name: b, exe: b, learn: true},"
+        " {name: c, exe: c, learn: false}]\n"
+    )
+    assert settings.learning_targets(loads(text)) == {"b"}
+    assert settings.learning_targets(loads(f"learn: true\n{text}")) == {"a", "b"}
+
+
+def test_profiles_are_in_the_state_folder_or_where_configured(tmp_path: Path) -> None:
+    learns = f"targets: [{{name: a, exe: a}}]\nlearn: true\nstate_dir: {tmp_path}\n"
+    store, save_s = settings.profile_store(loads(learns))
+    assert store is not None
+    assert (store.folder, save_s) == (tmp_path / "profiles", 600.0)
+    own = "profiles: {directory: /nowhere/profiles, owners: [root, 4711], save: 1min}\n"
+    store, save_s = settings.profile_store(loads(learns + own))
+    assert store is not None
+    assert (store.folder, save_s) == (Path("/nowhere/profiles"), 60.0)
+
+
+def test_profiles_are_nowhere_without_learning_or_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    text = "targets: [{name: a, exe: a}]\n"
+    assert settings.profile_store(loads(f"{text}state_dir: {tmp_path}\n"))[0] is None
+    assert settings.profile_store(loads(f"{text}learn: true\n"))[0] is None
