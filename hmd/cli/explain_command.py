@@ -116,9 +116,8 @@ def _print(explained: dict[str, Any]) -> None:
     print(f"process {explained['pid']}, policy {explained['plans']}")
     if (known := explained.get("former_runs")) is not None:
         print(
-            f"{known['program']} is known from {known['runs']:.1f} former runs of"
-            f" {known['run_s']:.3g} s; this run agrees with them: they count"
-            f" {known['trust']:.0%} (hmd profile show {known['program']})"
+            f"known from {known['runs']:.1f} former runs of {known['run_s']:.3g} s, which count"
+            f" {known['trust']:.0%} in this one: hmd profile show {known['program']}"
         )
     rows = [
         (

@@ -138,8 +138,8 @@ def profile_state(profiles: Mapping[str, Any]) -> list[str]:
         return []
     refused = f", {profiles['refused']} refused (see the log)" if profiles["refused"] else ""
     return [
-        f"profiles of {profiles['count']} programs, {profiles['processes']} processes run one of"
-        f" them{refused}"
+        f"programs known from former runs: {profiles['count']}; processes that run one:"
+        f" {profiles['processes']}{refused}"
     ]
 
 

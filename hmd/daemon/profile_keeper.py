@@ -14,8 +14,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -148,8 +148,6 @@ class ProfileKeeper:
             self._forget_all()
         self._store, self._save_s = store, save_s
         if store is not None and not same:
-            with_folder = partial(store.folder.mkdir, mode=0o700, exist_ok=True)
-            self._worker.submit(lambda: self._guard(with_folder))
             self._worker.submit(lambda: self._guard(lambda: self._count(store)))
 
     @property
@@ -295,6 +293,8 @@ class ProfileKeeper:
         self._worker.submit(lambda: self._guard(write))
 
     def _count(self, store: ProfileStore) -> None:
+        with suppress(OSError):  # what lists it says why it is not there
+            store.folder.mkdir(mode=0o700, exist_ok=True)
         found = store.entries()
         self._kept, self._kept_bytes = len(found), sum(one.size_bytes for one in found)
 

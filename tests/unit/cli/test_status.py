@@ -18,7 +18,7 @@ from hmd import __version__
 from hmd.base.errors import Exit
 from hmd.cli.main import main
 from hmd.cli.output import format_bytes, format_count, format_share, print_table
-from hmd.cli.status_command import process_table, summary
+from hmd.cli.status_command import process_table, profile_state, summary
 from hmd.cli.top_command import rates_between
 from hmd.control.status_socket import StatusSocket
 from hmd.metrics.heat_map import grid, pids
@@ -382,3 +382,15 @@ def test_status_says_why_a_target_is_empty_and_what_is_compiled() -> None:
     lines = summary(now)
     assert f"target {name}: no process has exe 'x'" in lines
     assert "compiling kernels, for about a minute: no process is followed until then" in lines
+
+
+def test_profiles_are_named_once_there_are_any_or_none_can_be_read() -> None:
+    known = {"count": 3, "bytes": 9000, "processes": 2, "refused": 0, "stopped": ""}
+    (line,) = profile_state(known)
+    assert line == "programs known from former runs: 3; processes that run one: 2"
+    (line,) = profile_state({**known, "refused": 1})
+    assert line.endswith(", 1 refused (see the log)")
+    (line,) = profile_state({**known, "stopped": "it does not answer"})
+    assert line == "nothing is learned of programs: it does not answer"
+    assert not profile_state({**known, "count": 0})
+    assert not profile_state({})
