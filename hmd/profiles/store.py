@@ -13,6 +13,7 @@ thread that ticks do not wait for.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 import time
@@ -34,6 +35,9 @@ FOLDER: Final = "profiles"
 MAX_TOTAL_BYTES: Final = 64 << 20
 
 _SUFFIX, _DAMAGED, _PARTIAL = ".profile", ".damaged", ".partial"
+_FILE: Final = re.compile(
+    rf"(?P<key>{KEY.pattern})(?P<suffix>\.profile|\.damaged|\.[0-9a-f]{{16}}\.partial)", re.ASCII
+)
 _MAX_ENTRIES: Final = 16384
 """Files of a folder that are looked at: it may be of other machines, too."""
 _STALE_S: Final = 3600.0
@@ -169,7 +173,7 @@ class ProfileStore:
         except OSError as error:
             line = f"cannot read the profiles in {self.folder}: {error.strerror}"
             raise os_error(error, line) from None
-        return sorted((one for one in found if KEY.fullmatch(one.key)), key=lambda one: -one.used_s)
+        return sorted(found, key=lambda one: -one.used_s)
 
     def resolve(self, name: str) -> str:
         """Return the key that a person's name, or the beginning of a key, means.
@@ -192,20 +196,21 @@ class ProfileStore:
         return self.folder / f"{key}{_SUFFIX}"
 
     def _files(self) -> Iterator[tuple[StoredProfile, str]]:
-        """Yield the files with their suffixes; raises OSError."""
+        """Yield the files with what follows their keys, and no others; raises OSError."""
         with os.scandir(self.folder) as listing:
             for entry in islice(listing, _MAX_ENTRIES):
-                key, suffix = os.path.splitext(entry.name)  # noqa: PTH122
+                if (named := _FILE.fullmatch(entry.name)) is None:
+                    continue
                 with suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
                     used_s, uid = status.st_mtime, status.st_uid
-                    yield StoredProfile(key, status.st_size, used_s, uid), suffix
+                    yield StoredProfile(named["key"], status.st_size, used_s, uid), named["suffix"]
 
     def _make_room(self) -> None:
         """Remove what killed writers left, and the least recently used files beyond the room."""
         left_bytes, now_s = MAX_TOTAL_BYTES, time.time()
         for one, suffix in sorted(self._files(), key=lambda file: -file[0].used_s):
-            stale = suffix == _PARTIAL and now_s - one.used_s > _STALE_S
+            stale = suffix.endswith(_PARTIAL) and now_s - one.used_s > _STALE_S
             if suffix in (_SUFFIX, _DAMAGED):
                 left_bytes -= one.size_bytes
             if stale or (left_bytes < 0 and suffix in (_SUFFIX, _DAMAGED)):

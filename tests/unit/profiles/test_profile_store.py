@@ -201,7 +201,7 @@ def test_kill_leaves_a_whole_file_and_what_it_left_is_removed(store: ProfileStor
         writer.join()
         assert store.load(KEY) is not None
     left = [store.folder / name for name in names(store) if name.endswith(".partial")]
-    for path in [*left, store.folder / f"{KEY}.0.partial"]:
+    for path in [*left, store.folder / f"{KEY}.0123456789abcdef.partial"]:
         path.touch()
         os.utime(path, (1, 1))
     store.write(KEY, profile().to_bytes())
@@ -250,12 +250,16 @@ def test_names_of_people_mean_keys(store: ProfileStore) -> None:
         store.resolve("pagerank")
 
 
-def test_other_files_of_the_folder_are_no_profiles(store: ProfileStore) -> None:
+def test_other_files_of_the_folder_are_no_profiles_and_stay(
+    store: ProfileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (store.folder / "notes.txt").write_text("mine")
     (store.folder / "x.profile").write_text("no key")
+    os.utime(store.folder / "x.profile", (1, 1))
+    monkeypatch.setattr(store_module, "MAX_TOTAL_BYTES", 0)
     store.write(KEY, replace(profile(), runs=2.0).to_bytes())
-    assert [one.key for one in store.entries()] == [KEY]
-    assert (store.folder / "notes.txt").exists()
+    assert not store.entries()
+    assert names(store) == ["notes.txt", "x.profile"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root becomes another user")
