@@ -60,7 +60,7 @@ HUGE_PAGE_PAGES: Final = HUGE_PAGE_BYTES // PAGE_BYTES
 PAGE_MOVE_COST: Final = 0.5 + 0.5 * PAGE_BYTES / (4 * KIB)
 """What moving a base page costs its program, in moves of 4 KiB: half of one is the copy.
 
-4 KiB take some 2 µs (``hmd.estimate.schedule.MOVE_NS``), and copying them at 4 GB/s 1 µs.
+4 KiB take some 2 µs (``hmd.estimate.schedule.PAGE_MOVE_NS``), and copying them at 4 GB/s 1 µs.
 """
 
 MOVE_NS: Final = 3000.0

@@ -471,7 +471,7 @@ def _priced(
 ) -> dict[str, Any]:
     """Return one layout's answer, or that of a schedule that starts from it; adds its row."""
     from hmd.estimate import (
-        MOVE_NS,
+        PAGE_MOVE_NS,
         by_phase,
         by_region,
         find_regions,
@@ -493,7 +493,7 @@ def _priced(
         moves, start = read_schedule(args.schedule, runs.pages, chosen)
         if len(moves.page) and (moves.page >= len(runs.pages)).all():
             subject.note(f"no sampled page lies at the addresses of the schedule; {_REGIONS}")
-        priced = price_schedule(subject.model, start, moves, args.move_ns or MOVE_NS)
+        priced = price_schedule(subject.model, start, moves, args.move_ns or PAGE_MOVE_NS)
         estimate = priced.estimate
         found["schedule"] = {
             "runtime_s": estimate.runtime_ns / 1e9,

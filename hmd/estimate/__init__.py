@@ -40,11 +40,17 @@ from hmd.estimate.model import (
 )
 from hmd.estimate.runs import AlignedRuns, TierSpeeds, check, side_by_side
 from hmd.estimate.samples import PageIndex, index_pages
-from hmd.estimate.schedule import MOVE_NS, PricedSchedule, Schedule, price_schedule, read_schedule
+from hmd.estimate.schedule import (
+    PAGE_MOVE_NS,
+    PricedSchedule,
+    Schedule,
+    price_schedule,
+    read_schedule,
+)
 from hmd.estimate.windows import CutBy, Windows, cut
 
 __all__ = [
-    "MOVE_NS",
+    "PAGE_MOVE_NS",
     "AlignedRuns",
     "CapacitySweep",
     "Coefficients",

@@ -25,7 +25,7 @@ from hmd.estimate.layout import Layout, numbered_lines, read_text
 from hmd.estimate.model import Estimate, RuntimeModel, SlowMass
 from hmd.estimate.samples import PageIndex
 
-MOVE_NS = 2000.0 * PAGE_MOVE_COST
+PAGE_MOVE_NS = 2000.0 * PAGE_MOVE_COST
 """Time of a base page's move, in ns, during which the program waits. Published figures for 4 KiB
 are 1 to 12 us (HeMem, SOSP '21; Nimble, ASPLOS '19); a copy at 4 GB/s is 1 us, unmapping and the
 rest about as long."""
@@ -71,7 +71,7 @@ class PricedSchedule:
 
 
 def price_schedule(
-    model: RuntimeModel, start: Layout, schedule: Schedule, move_ns: float = MOVE_NS
+    model: RuntimeModel, start: Layout, schedule: Schedule, move_ns: float = PAGE_MOVE_NS
 ) -> PricedSchedule:
     """Return the run that starts with pages placed as ``start`` says and then moves them.
 

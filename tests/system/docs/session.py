@@ -25,7 +25,7 @@ from hmd.base.paths import SOCKET
 from hmd.control.client import ask
 
 PATIENCE_S = 120
-ENDLESS = re.compile(r"hmd (run|top|dashboard)\b(?!.* --(ticks|once|help)\b)")
+ENDLESS = re.compile(r"hmd (run|top|dashboard)\b(?!.* (--ticks|--once|--help|-n)\b)")
 SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
 
 
