@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test test-slow test-torch test-arm64 lint format format-c compile-commands site pictures wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-reaction bench-hostile test-hostile bench-tensors bench-learned train clean
+.PHONY: help setup demo unit test test-slow test-torch test-arm64 lint format format-c compile-commands site pictures wheel deb rpm lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-reaction bench-hostile test-hostile bench-tensors bench-learned train clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --strict-skips --durations 20
@@ -74,6 +74,10 @@ deb: setup ## Build the Debian package build/deb/hmd_VERSION_amd64.deb, with its
 	@setup/debian.sh
 	@packaging/build_deb.sh
 
+rpm: setup ## Build the RPM for Rocky Linux and RHEL 9, build/rpm/, with its SBOM
+	@setup/debian.sh
+	@packaging/build_rpm.sh
+
 lint-deb: deb ## lintian on the Debian package; takes minutes
 	lintian --allow-root --fail-on error --tag-display-limit 0 build/deb/*.deb
 
@@ -117,4 +121,4 @@ train: setup ## Train the weights that hmd ships on the suite's programs; hmd/po
 	@$(PYTHON) -m bench.learned_policy.held_out --ship hmd/policy/builtin/learned.npz
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
-	rm -rf build/setup/native build/dist build/deb build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*
+	rm -rf build/setup/native build/dist build/deb build/rpm build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

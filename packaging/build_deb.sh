@@ -11,8 +11,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . setup/apt.sh
+. packaging/wheels.sh
 
-PYTHON=$PWD/.venv/bin/python
 OUTPUT=${1:-build/deb}
 RELEASE=${2:-bookworm}
 MACHINE=${3:-amd64}
@@ -30,32 +30,8 @@ arm64) cpu=aarch64 HMD_NATIVE=$PWD/build/arm64/tree/hmd
 *) fail "there is no package for $MACHINE: amd64 or arm64" ;;
 esac
 export HMD_PYTHON HMD_NATIVE
-WHEELS=build/wheels/$cpu-$HMD_PYTHON
 mkdir -p build/setup "$OUTPUT"
 OUTPUT=$(realpath "$OUTPUT")
-
-build_wheel() {
-	rm -rf "$WORK" && mkdir -p "$WORK/dist"
-	quietly deb-wheel "could not build the wheel" \
-		"$PYTHON" -m build --no-isolation --outdir "$WORK/dist" .
-	version=$(basename "$WORK"/dist/hmd_tiering-*.tar.gz .tar.gz)
-	version=${version#hmd_tiering-}
-}
-
-fetch_libraries() { # again if the locked versions changed
-	"$PYTHON" packaging/runtime_requirements.py setup/requirements.lock >"$WORK/requirements.txt"
-	cmp -s "$WORK/requirements.txt" "$WHEELS/requirements.txt" && return
-	say "fetching the libraries that hmd runs with"
-	rm -rf "$WHEELS" && mkdir -p "$WHEELS"
-	platforms=()
-	for each in manylinux2010 manylinux2014 manylinux_2_12 manylinux_2_17 manylinux_2_27 manylinux_2_28; do
-		platforms+=(--platform "${each}_$cpu")
-	done
-	quietly deb-libraries "could not fetch the locked libraries: is there a network?" \
-		"$PYTHON" -m pip download --disable-pip-version-check --require-hashes --no-deps \
-		--only-binary :all: --python-version "$HMD_PYTHON" "${platforms[@]}" -d "$WHEELS" -r "$WORK/requirements.txt"
-	cp "$WORK/requirements.txt" "$WHEELS/"
-}
 
 lay_out_source() {
 	tar -xf "$WORK/dist/hmd_tiering-$version.tar.gz" -C "$WORK"
@@ -83,7 +59,7 @@ export CFLAGS=-g0
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
 build_wheel
-fetch_libraries
+fetch_libraries "$cpu" "$HMD_PYTHON"
 lay_out_source
 say "building hmd_$version${suffix}_$MACHINE.deb"
 build_package

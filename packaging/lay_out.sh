@@ -38,7 +38,7 @@ find "$environment" -type d \( -name tests -o -name __pycache__ \) -prune -exec 
 # Lists with hashes of what has been moved or left out.
 find "$environment" \( -name direct_url.json -o -path '*.dist-info/RECORD' \) -delete
 find "$environment" -type f -name '*.py' -perm /111 -exec chmod a-x {} +
-mkdir -p "$root/usr/share/zsh/vendor-completions" "$environment/share"
+mkdir "$environment/share"
 ln -s ../../../share/hmd "$environment/share/hmd"
 strip=strip
 [ "$machine" = "$(uname -m)" ] || strip=$machine-linux-gnu-strip
