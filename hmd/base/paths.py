@@ -10,3 +10,6 @@ SOCKET: Final = Path("/run/hmd/hmd.sock")
 """The status socket."""
 
 CONFIG_FILE: Final = Path("/etc/hmd/hmd.yaml")
+
+STATE_FOLDER: Final = Path("/var/lib/hmd")
+"""What outlives a restart, and the home of the daemon's user."""

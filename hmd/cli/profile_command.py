@@ -11,7 +11,8 @@ from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
-from hmd.base.errors import HmdError, UsageError, os_error
+from hmd.base.errors import HmdError, TargetError, UsageError, os_error
+from hmd.base.paths import STATE_FOLDER
 from hmd.cli.arguments import add_action
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_table
 
@@ -39,7 +40,7 @@ A NAME is that of a program or the beginning of its key, NAME-USER-DIGEST. Exit 
 no folder, 5 if there is no such profile, 7 if the folder or a file may not be read.
 """
 
-FOLDER: Final = "/var/lib/hmd/profiles"
+FOLDER: Final = STATE_FOLDER / "profiles"
 DIRECTORY = f"""\
 --directory DIR = {FOLDER}
                the folder of the profiles (profiles.directory; default {FOLDER})
@@ -158,7 +159,8 @@ def _export(args: argparse.Namespace) -> None:
 
     store = _store(args)
     key = store.resolve(args.name)
-    data = store.read(key) or b""
+    if (data := store.read(key)) is None:
+        raise TargetError(f"the profile of {key} has just been removed")
     with finished_file(args.file, private=True) as file:
         file.write(data)
     print(f"wrote {args.file}: to import it elsewhere, --key {key}")

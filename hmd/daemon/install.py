@@ -23,7 +23,7 @@ from typing import Final
 
 import hmd
 from hmd.base.errors import MissingError, UsageError
-from hmd.base.paths import CONFIG_FILE
+from hmd.base.paths import CONFIG_FILE, STATE_FOLDER
 from hmd.base.quantities import parse_size
 from hmd.daemon.nbd_client import PORT, export_uuid
 from hmd.linux.checks import PERFMON_ENOUGH, read_privileges
@@ -52,7 +52,7 @@ SYSCTL = Path("/etc/sysctl.d/60-hmd.conf")
 
 COMPILE: Final = (
     *("setpriv", "--reuid=hmd", "--regid=hmd", "--clear-groups"),
-    *("env", "HOME=/var/lib/hmd", f"NUMBA_CACHE_DIR={KERNELS}", "OPENBLAS_NUM_THREADS=1"),
+    *("env", f"HOME={STATE_FOLDER}", f"NUMBA_CACHE_DIR={KERNELS}", "OPENBLAS_NUM_THREADS=1"),
 )
 """Runs a command as the service does, whose user alone writes its kernels."""
 
@@ -218,7 +218,7 @@ def plan_disable(root: Path) -> InstallChanges:
     return InstallChanges(
         _changes(files, root),
         (("systemctl", "daemon-reload"),),
-        (f"{CONFIG_FILE} and /var/lib/hmd stay",),
+        (f"{CONFIG_FILE} and {STATE_FOLDER} stay",),
         before=tuple(("systemctl", "disable", "--now", name) for name in names),
     )
 

@@ -38,8 +38,10 @@ from hmd.profiles.store import ProfileStore
 MAX_RUNS: Final = 64
 """Processes that are followed at a time; later ones wait."""
 MAX_LEARNERS: Final = 16
-"""Processes that are learned, of 2 MiB at most each; and of one program ``MAX_ALIKE``: many
+"""Processes that are learned, of 1 MiB at most each; and of one program ``MAX_ALIKE``: many
 processes of it tell no more."""
+MAX_PRIORS: Final = 16
+"""Processes that are planned for with a profile, which takes at most 3 MiB each."""
 MAX_ALIKE: Final = 4
 MAX_PIECES: Final = 4
 """Parts of 1,024 mappings that are read of a process: objects are large, and few."""
@@ -193,7 +195,7 @@ class ProfileKeeper:
             if now_s >= run.mapped_due_s:
                 self._read_mappings(process, run, now_s)
         due = [run for run in self._runs.values() if now_s - run.saved_s >= self._save_s]
-        for run in due[:1]:  # some 10 ms each
+        for run in due[:1]:
             run.saved_s = now_s
             self._save(run)
 
@@ -203,14 +205,14 @@ class ProfileKeeper:
             return
         batch = record.batch
         order = np.argsort(batch.process, kind="stable")
-        rows = range(len(record.processes))
-        first = np.searchsorted(batch.process[order], [*rows, len(rows)])
+        sorted_slots = batch.process[order]
         for slot, process in enumerate(record.processes):
-            run = self._runs.get(process)
-            if run is not None and run.learner is not None:
-                mine = order[first[slot] : first[slot + 1]]
-                weight = batch.period[mine].astype(np.float64)
-                run.learner.observe(batch.address[mine], weight, record.now_s)
+            if process not in self._runs or (learner := self._runs[process].learner) is None:
+                continue
+            first, end = np.searchsorted(sorted_slots, (slot, slot + 1))
+            mine = order[first:end]
+            weight = batch.period[mine].astype(np.float64)
+            learner.observe(batch.address[mine], weight, record.now_s)
 
     def describe(self, process: ProcessId) -> dict[str, Any] | None:
         """Return what is known of a process from former runs, as plain values; None: nothing."""
@@ -259,11 +261,13 @@ class ProfileKeeper:
         """Take what the thread found out of a process."""
         if self._runs.get(process) is not run or key is None:
             return
-        run.key, run.former = key, former
+        run.key = key
         alike = Counter(one.key for one in self._runs.values() if one.learner is not None)
         if alike[key] > MAX_ALIKE:
             run.learner = None
-        if former is not None:
+        if run.learner is not None:
+            run.former = former
+        if former is not None and len(self.priors) < MAX_PRIORS:
             run.prior, run.mapped_due_s = ProfilePrior(former), float("-inf")
 
     def _read_mappings(self, process: ProcessId, run: _Run, now_s: float) -> None:

@@ -20,7 +20,7 @@ from hmd.base.units import PAGE_BYTES
 
 
 class Advice(NamedTuple):
-    """What a user is told of pages that did not move.
+    """Words for a user about pages that did not move.
 
     ``left`` says in ``hmd drain`` why they are left on the node; ``todo`` in ``hmd migrate``, of
     process ``{pid}`` and target ``{node}``, what to do.

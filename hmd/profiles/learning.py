@@ -4,7 +4,7 @@
 Takes the samples of each tick; gives a profile when the process has ended. Until then they are
 counted by address, in grains of 64 KiB, twice as large whenever a process has samples on more than
 ``MAX_GRAINS``; and by time, in ``SLICES`` parts, twice as long whenever a run is longer. What they
-belong to is known at the end, when all objects are. Costs 0.1 µs per sample, and at most 2 MiB.
+belong to is known at the end, when all objects are. Keeps at most 1 MiB.
 
 Of a merged profile the latest run gives the objects, and the others their samples by relative place
 and by the share of the run that has passed; a run counts less with each one that follows.
@@ -30,8 +30,6 @@ MIN_SAMPLES: Final = 100
 _GRAIN_SHIFT: Final = 16
 _KEEP: Final = 0.6
 """What is left of a run's samples when the next one is merged."""
-_PRIOR_SPREAD: Final = 0.5
-_PRIOR_WEIGHT: Final = 4.0
 
 Floats = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
@@ -72,22 +70,27 @@ class RunLearner:
         total = float(weight.sum())
         if not len(address) or total <= 0:
             return
-        grain, at = np.unique(address >> np.uint64(self._shift), return_inverse=True)
-        # Accesses in samples: a tick counts by their number, a sample in it by its weight.
-        count = np.bincount(at, weight, len(grain)) * (len(address) / total)
-        known = np.union1d(self._grain, grain)
+        grain = np.unique(address >> np.uint64(self._shift))
+        while len(known := np.union1d(self._grain, grain)) > MAX_GRAINS:
+            self._coarsen()
+            grain = np.unique(grain >> np.uint64(1))
         if len(known) > len(self._grain):
             grown = np.zeros((SLICES, len(known)), np.float32)
             grown[:, np.searchsorted(known, self._grain)] = self._counts
             self._grain, self._counts = known, grown
+        at = np.searchsorted(known, address >> np.uint64(self._shift))
         now = int((self._last_s - self._begun_s) / self._slice_s) if self._slice_s else 0
-        self._counts[min(now, SLICES - 1), np.searchsorted(self._grain, grain)] += count
-        while len(self._grain) > MAX_GRAINS:
-            self._shift += 1
-            self._grain, at = np.unique(self._grain >> np.uint64(1), return_inverse=True)
-            merged = np.zeros((len(self._grain), SLICES), np.float32)
-            np.add.at(merged, at, self._counts.T)
-            self._counts = merged.T.copy()
+        # Accesses in samples: a tick counts by their number, a sample in it by its weight.
+        count = np.bincount(at, weight, len(known)) * (len(address) / total)
+        self._counts[min(now, SLICES - 1)] += count
+
+    def _coarsen(self) -> None:
+        """Make grains twice as large."""
+        self._shift += 1
+        self._grain, at = np.unique(self._grain >> np.uint64(1), return_inverse=True)
+        merged = np.zeros((len(self._grain), SLICES), np.float32)
+        np.add.at(merged, at, self._counts.T)
+        self._counts = merged.T.copy()
 
     def finish(self) -> Profile | None:
         """Return the run's profile; None if too little is known of it."""
@@ -111,7 +114,7 @@ class RunLearner:
         counts = np.zeros((int(first[-1]), used), np.float32)
         np.add.at(counts, block, self._counts[:used, inside].T)
         objects = tuple(
-            ProfileObject(key, bytes_, each, _PRIOR_SPREAD)
+            ProfileObject(key, bytes_, each)
             for key, bytes_, each in zip(
                 self._objects.keys, size.tolist(), blocks.tolist(), strict=True
             )
@@ -135,12 +138,9 @@ def merge(former: Profile | None, run: Profile) -> Profile:
         if partner[at] >= 0:
             begin, end = old_first[partner[at]], old_first[partner[at] + 1]
             known = _of_blocks(old[:, begin:end], one.blocks)
-            spread = _spread(former.objects[partner[at]].spread, known, new)
-            objects.append(one._replace(spread=spread))
-            parts.append(new + known)
-        else:
-            objects.append(one)
-            parts.append(new)
+            new = new + known
+        objects.append(one)
+        parts.append(new)
     left, room = MAX_OBJECTS - len(objects), MAX_BLOCKS - int(first[-1])
     for at in [at for at in range(len(former.objects)) if at not in partner][:left]:
         if former.objects[at].blocks <= room:
@@ -169,15 +169,3 @@ def _of_blocks(counts: Floats, blocks: int) -> Floats:
     whole = np.minimum(place.astype(np.int64), before - 1)
     until = sums[:, whole] + (sums[:, whole + 1] - sums[:, whole]) * (place - whole)
     return np.asarray(np.diff(until, axis=1), np.float32)
-
-
-def _spread(before: float, known: Floats, new: Floats) -> float:
-    """Return how far a run's rates of blocks differ from those known, beyond chance."""
-    was, now = known.sum(axis=0).astype(np.float64), new.sum(axis=0).astype(np.float64)
-    if not was.sum() or not now.sum():
-        return before
-    expected = was * now.sum() / was.sum()
-    # Counts vary by their means, what was known of them likewise.
-    chance = expected * (1 + now.sum() / was.sum())
-    excess, scale = float(((now - expected) ** 2 - chance).sum()), float((expected**2).sum())
-    return max((excess + before * _PRIOR_WEIGHT) / (scale + _PRIOR_WEIGHT), 0.0)

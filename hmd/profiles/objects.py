@@ -6,7 +6,7 @@ run to run, so an object is known by what stays: its kind, the name of its file,
 those that are alike. The kernel places anonymous mappings from above, so that of those that appear
 at one time the upper one was made first; mappings that touch are one. Objects of two runs are
 aligned in their order, as sequences are (Needleman and Wunsch, 1970): pairs should have like sizes.
-A place in an object is relative, so that sizes may differ. 2 µs per mapping, and 1 µs per pair.
+A place in an object is relative, so that sizes may differ.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ has before the first sample. Where it does not pay: docs/lab/2026-11-second-run.
 
 To a profile of strength S a page's rate has a Gamma distribution whose mean is the profile's rate,
 and which is worth S samples: it is combined with the page's own as those of two runs would be.
-A tick costs 0.3 µs per sample, 0.1 ms, and 40 ns per page of processes with a profile.
 """
 
 from __future__ import annotations

@@ -34,9 +34,8 @@ _MAGIC: Final = b"hmd-prof"
 _HEADER: Final = struct.Struct("<8sIIIIdd")
 _CHECKSUM: Final = struct.Struct("<I")
 _OBJECT: Final = np.dtype(
-    [("kind", "u1"), ("name", f"S{NAME_BYTES}"), ("size_bytes", "<f8"), ("blocks", "<u4"),
-     ("spread", "<f4")]
-)  # fmt: skip
+    [("kind", "u1"), ("name", f"S{NAME_BYTES}"), ("size_bytes", "<f8"), ("blocks", "<u4")]
+)
 # Levels of a count: 0 is none, 1 the least, and each one more is an eighth of an octave.
 _STEPS: Final = 8.0
 _LEAST_OCTAVE: Final = -4.0
@@ -48,16 +47,11 @@ Counts = npt.NDArray[np.float32]
 
 
 class ProfileObject(NamedTuple):
-    """An object: its key, its size in its last run, and the number of its blocks.
-
-    ``spread`` is how far the rates of its blocks differ from run to run, squared, relative to
-    themselves: 0 where each run is as the one before.
-    """
+    """An object: its key, its size in its last run, and the number of its blocks."""
 
     key: ObjectKey
     size_bytes: float
     blocks: int
-    spread: float
 
 
 class ObjectSummary(NamedTuple):
@@ -145,7 +139,6 @@ class Profile:
                 bool(((table["size_bytes"] > 0) & (table["size_bytes"] < _MOST_BYTES)).all()),
                 "sizes",
             ),
-            (bool(((table["spread"] >= 0) & (table["spread"] < _MOST_BYTES)).all()), "spreads"),
         )
         for sound, what in limits:
             if not sound:
@@ -153,7 +146,7 @@ class Profile:
         found = tuple(
             ProfileObject(
                 ObjectKey(int(one["kind"]), bytes(one["name"]).decode(errors="replace")),
-                float(one["size_bytes"]), int(one["blocks"]), float(one["spread"]),
+                float(one["size_bytes"]), int(one["blocks"]),
             )
             for one in table
         )  # fmt: skip

@@ -2,9 +2,10 @@
 """Profiles on disk: a file for each program in one folder, the least recently used leave.
 
 Files are private (mode 0600) and appear whole, under names of their own until then, so that
-processes of several machines may write into one folder without locks. Whoever writes last has
-merged what was there. A file is read only if its owner is trusted, nobody else may write it, and it
-is sound; a damaged one is refused, and kept beside as ``.damaged`` until room is needed.
+processes of several machines may write into one folder without locks: a writer merges the file
+that is there with its own, and replaces it. A file is read only if its owner is trusted, nobody
+else may write it, and it is sound; a damaged one is refused, and kept beside as ``.damaged`` until
+room is needed.
 
 Each call may wait for the file system, as one on NFS whose server is gone: the daemon calls from a
 thread that ticks do not wait for.

@@ -27,8 +27,8 @@ def folder(tmp_path: Path) -> Path:
     counts = np.zeros((4, 20), np.float32)
     counts[:2, 9], counts[2:, 10], counts[:, 0] = 800, 400, 1
     objects = (
-        ProfileObject(ObjectKey(MappingKind.HEAP, ""), float(10 << 20), 10, 0.5),
-        ProfileObject(ObjectKey(MappingKind.FILE, "matrix.\x1b[31m"), float(20 << 20), 10, 0.5),
+        ProfileObject(ObjectKey(MappingKind.HEAP, ""), float(10 << 20), 10),
+        ProfileObject(ObjectKey(MappingKind.FILE, "matrix.\x1b[31m"), float(20 << 20), 10),
     )
     ProfileStore(folder).write(KEY, Profile(objects, counts, 3.5, 12.5).to_bytes())
     return folder

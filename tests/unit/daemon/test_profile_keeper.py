@@ -175,6 +175,22 @@ def test_processes_beyond_the_bound_wait(ticks: Ticks, monkeypatch: pytest.Monke
         ticks.run(second, address)
 
 
+def test_profiles_beyond_the_bound_are_not_used(
+    ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running() as (_, process, address):
+        ticks.run(process, address)
+    ticks.end_all()
+    monkeypatch.setattr(profile_keeper, "MAX_PRIORS", 0)
+    with running() as (_, process, address):
+        ticks.run(process, address)
+        assert not ticks.keeper.priors
+    ticks.end_all()
+    (stored,) = ticks.store.entries()
+    merged = ticks.store.load(stored.key)
+    assert merged is not None and merged.runs > 1.0
+
+
 def test_without_a_folder_nothing_is_followed(ticks: Ticks) -> None:
     ticks.keeper.configure(None, 600.0)
     with running() as (_, process, address):

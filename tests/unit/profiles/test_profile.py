@@ -58,7 +58,7 @@ def profiles(draw: st.DrawFn) -> Profile:
     objects = tuple(
         ProfileObject(
             ObjectKey(draw(st.sampled_from(MappingKind)), draw(st.text("aé_", max_size=9))),
-            float(each << 16), each, 0.5,
+            float(each << 16), each,
         )
         for each in blocks
     )  # fmt: skip

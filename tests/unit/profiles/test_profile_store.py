@@ -29,7 +29,7 @@ OTHER = "bfs-1000-fedcba9876543210"
 def profile(blocks: int = 4, hot: int = 0, phases: int = 1) -> Profile:
     counts = np.ones((phases, blocks), np.float32)
     counts[:, hot] = 1000
-    heap = ProfileObject(ObjectKey(MappingKind.HEAP, ""), float(1 << 24), blocks, 0.5)
+    heap = ProfileObject(ObjectKey(MappingKind.HEAP, ""), float(1 << 24), blocks)
     return Profile((heap,), counts, 1.0, 12.5)
 
 
