@@ -5,8 +5,8 @@
 ``mapfile.csv`` of github.com/intel/perfmon, ``memory_events.json`` (path of an event file to its
 ``Events``) and the licence. A test fails when the table is out of date.
 
-Only events whose samples have addresses are taken (``Data_LA``), and only cores that have one of
-loads.
+Of events that are sampled, only those whose samples have addresses are taken (``Data_LA``), and
+only cores that have one of loads.
 """
 
 from __future__ import annotations
@@ -45,6 +45,20 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Names of each kind of event, in order of preference: that of the kernel's own ``mem-stores``."""
 
+STALLS: Final[Mapping[str, int]] = {
+    "MEMORY_ACTIVITY.STALLS_L3_MISS": 9,
+    "MEM_BOUND_STALLS.LOAD_DRAM_HIT": 0,
+    "MEM_BOUND_STALLS_LOAD.LLC_MISS": 0,
+}
+"""Events of cycles in which loads wait for memory, with their counter mask, which
+``memory_events.json`` leaves out."""
+
+CYCLE_ACTIVITY: Final = ["cycle_activity.stalls_l3_miss", "0x60006a3"]
+HAS_CYCLE_ACTIVITY: Final = frozenset(
+    {"skylake", "skylakex", "cascadelakex", "icelake", "icelakex", "rocketlake", "tigerlake"}
+)
+"""Cores of which the files of perfmon, but not ``memory_events.json``, have this event."""
+
 MEM_LOADS_AUX: Final = "0x8203"
 NEEDS_AUX: Final = frozenset({"alderlake_goldencove", "sapphirerapids", "emeraldrapids"})
 """Cores whose load latency needs this group leader, which the event files do not say:
@@ -61,6 +75,7 @@ def perfmon_folder() -> Path:
 
 def core_events(events: Iterable[Mapping[str, str]], core: str) -> dict[str, Any]:
     """Return the events of a core by kind, as name and config (``event | umask << 8``)."""
+    events = list(events)
     addressed = {event["EventName"]: event for event in events if event.get("Data_LA") == "1"}
     found: dict[str, Any] = {}
     for kind, names in EVENTS.items():
@@ -69,6 +84,15 @@ def core_events(events: Iterable[Mapping[str, str]], core: str) -> dict[str, Any
             code, umask = (int(addressed[name][key], 16) for key in ("EventCode", "UMask"))
             short = name.removesuffix("_GT_16").lower()
             found[kind] = [short, f"{code | umask << 8:#06x}"]
+    by_name = {event["EventName"]: event for event in events}
+    for name, mask in STALLS.items():
+        if name not in by_name:
+            continue
+        code, umask = (int(by_name[name][key], 16) for key in ("EventCode", "UMask"))
+        if mask in (0, umask):
+            found.setdefault("stalls", [name.lower(), f"{code | umask << 8 | mask << 24:#x}"])
+    if core in HAS_CYCLE_ACTIVITY:
+        found["stalls"] = CYCLE_ACTIVITY
     if core in NEEDS_AUX:
         found["leader"] = ["mem-loads-aux", MEM_LOADS_AUX]
     return found

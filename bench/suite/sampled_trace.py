@@ -61,8 +61,12 @@ def sampled_run(
     preset: Preset,
     sampling: TraceSampling,
     moved: TierBytes | None = None,
+    stalled_ps: int = 0,
 ) -> Trace:
-    """Return the trace of a run of ``busy_ps`` that ``moved`` so many bytes."""
+    """Return the trace of a run of ``busy_ps`` that ``moved`` so many bytes.
+
+    Its CPUs waited for memory for ``stalled_ps`` in sum, if that was counted.
+    """
     rng = np.random.default_rng(sampling.seed)
     counted = np.flatnonzero(stream.sampled() & (stream.page < stream.user_pages))
     store = (stream.flags[counted] & np.uint8(MissFlag.STORE)) != 0
@@ -91,11 +95,13 @@ def sampled_run(
     columns["latency_ns"] = outcomes.latency_ps[rows] // np.uint32(1000)
     columns["period"] = stands_for.astype(np.uint32)
     columns["instructions"] = stream.instructions[rows] + np.uint64(1)
-    time_ns, instructions = _progress(stream, outcomes, busy_ps)
+    instruction_ps = preset.core.instruction_ns * 1000
+    progress = _progress(stream, outcomes, busy_ps, instruction_ps, stalled_ps)
     fast, slow = (preset.nodes[node] for node in tiers_of(preset))
     return Trace(
         about={
             "clock": "modelled",
+            "instructions": "emulated",
             "tiers": [
                 {
                     "nodes": [tier],
@@ -108,9 +114,7 @@ def sampled_run(
         },
         processes=(TracedProcess(1, "program"),),
         samples=Samples(**columns),
-        progress=InstructionProgress(
-            time_ns, np.zeros(len(time_ns), np.uint16), time_ns, instructions
-        ),
+        progress=progress,
         threads=_thread_progress(stream, outcomes, busy_ps),
         traffic=None
         if moved is None
@@ -132,16 +136,37 @@ def _cpu_of(stream: MissStream, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.u
 
 
 def _progress(
-    stream: MissStream, outcomes: MissOutcomes, busy_ps: int
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return times in ns, and the instructions of all CPUs by then."""
+    stream: MissStream,
+    outcomes: MissOutcomes,
+    busy_ps: int,
+    instruction_ps: float,
+    stalled_ps: int,
+) -> InstructionProgress:
+    """Return instructions and waits of all CPUs by time.
+
+    Waits are spread as the time that instructions alone do not take.
+    """
     points = np.linspace(0, len(stream) - 1, _PROGRESS_POINTS).astype(np.int64)
     at_ps = np.append(np.sort(outcomes.clock_ps[points]), np.uint64(busy_ps))
-    executed = np.zeros(len(at_ps))
+    executed, waited = np.zeros((2, len(at_ps)))
     for cpu in range(stream.cpus):
         rows = stream.rows_of(cpu)
-        executed += np.interp(at_ps, outcomes.clock_ps[rows], stream.instructions[rows])
-    return at_ps // np.uint64(1000), executed.astype(np.uint64)
+        clock_ps, instructions = outcomes.clock_ps[rows], stream.instructions[rows]
+        executed += np.interp(at_ps, clock_ps, instructions)
+        beyond_ps = np.diff(clock_ps.astype(np.float64)) - instruction_ps * np.diff(
+            instructions.astype(np.float64)
+        )
+        beyond_ps[(stream.flags[rows][:-1] & np.uint8(MissFlag.HALT)) != 0] = 0.0
+        waited += np.interp(at_ps, clock_ps, np.append(0.0, np.cumsum(np.maximum(beyond_ps, 0.0))))
+    waited *= stalled_ps / max(waited[-1], 1.0)
+    time_ns = at_ps // np.uint64(1000)
+    return InstructionProgress(
+        time_ns,
+        np.zeros(len(time_ns), np.uint16),
+        time_ns,
+        executed.astype(np.uint64),
+        (waited / 1000).astype(np.uint64),
+    )
 
 
 @kernel

@@ -111,6 +111,8 @@ def _info(args: argparse.Namespace) -> None:
     counted = summary["instructions"]
     described = summary["instructions_detail"]
     rows.append(("instructions", described if counted is None else f"{counted:,} {described}"))
+    if summary["stalled_s"]:
+        rows.append(("waits", f"{summary['stalled_s']:.3f} s for memory, of all threads in sum"))
     rows += [(f"tier {rank}", _speed(tier)) for rank, tier in enumerate(summary["tiers"])]
     rows += [
         (f"node {node}", f"{count * PAGE_BYTES / MIB:,.1f} MiB at the end")

@@ -265,6 +265,10 @@ class SharedMemory:
         """Return the modelled time for which one vCPU was not halted."""
         return int(self._live(vcpu)[1]["busy_ps"][0])
 
+    def vcpu_stall_ps(self, vcpu: int) -> int:
+        """Return the modelled time for which one vCPU waited for memory."""
+        return int(self._live(vcpu)[1]["node"]["stall_ps"].sum())
+
     def load_misses(self, vcpu: int) -> int:
         """Return the load misses of a vCPU."""
         return int(self._live(vcpu)[1]["node"]["load_misses"].sum())

@@ -46,7 +46,7 @@ class CpuModel:
 
 @dataclass(frozen=True, slots=True)
 class RawEvent:
-    """An event by its perf name, and its encoding, ``event | umask << 8``."""
+    """An event by its perf name, and its encoding, ``event | umask << 8 | cmask << 24``."""
 
     name: str
     config: int
@@ -57,12 +57,14 @@ class RawEvents:
     """Events of one kind of core whose samples have addresses; None if it has no such event.
 
     ``load_latency`` has its threshold in config1, and ``leader`` is the group leader that it needs.
+    ``stalls`` counts the cycles in which the core executes nothing while a load waits for memory.
     """
 
     load_latency: RawEvent | None = None
     load_miss: RawEvent | None = None
     stores: RawEvent | None = None
     leader: RawEvent | None = None
+    stalls: RawEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)

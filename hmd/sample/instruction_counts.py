@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Instruction counts of recorded processes, in addition to their access samples.
+"""What recorded processes execute, and how long they wait for memory, next to their samples.
 
-With the CPU's PMU: user mode, exact. On the emulated machine: its CPUs are counted, not its
-processes, so a CPU's instructions are divided among the processes that ran there.
+With the CPU's PMU: user mode, exact; waits of loads, where the core has an event for them. On the
+emulated machine: its CPUs are counted, not its processes, so what a CPU did is divided among the
+processes that ran there; waits are those of loads, stores and streams.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import errno
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from hmd._native import lib
 from hmd.linux.emulator_memory import SharedMemory
 from hmd.linux.processes import ThreadTimes, last_cpu, thread_times
 from hmd.linux.procfs import PROC, SYSFS, ProcessId
+from hmd.sample.cpu_models import find_raw_events, read_cpu_model
 from hmd.sample.memory_events import read_device
 from hmd.sample.perf_events import PerfError, PerfEvent, enable_event, open_event
 
@@ -26,15 +29,22 @@ InstructionSource: TypeAlias = Literal["pmu", "emulated"]
 # perf_event_open(2); of a core of two kinds, the PMU's type goes into the upper half of config
 # (perf_event_attr, PERF_PMU_TYPE_SHIFT).
 _TYPE_HARDWARE = 0
-_COUNT_INSTRUCTIONS = 1
+_COUNT_CYCLES, _COUNT_INSTRUCTIONS = 0, 1
 _PMU_TYPE_SHIFT = 32
 _TOTAL_TIME_ENABLED, _TOTAL_TIME_RUNNING = 1, 2
 _NO_SUCH_EVENT = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP)
 _READ = struct.Struct("=QQQ")  # value, time enabled, time running
 
 
+class Executed(NamedTuple):
+    """Instructions of a process, and how long its threads waited for memory; 0: not counted."""
+
+    instructions: int = 0
+    stalled_ns: int = 0
+
+
 class InstructionCounter:
-    """Counts instructions of processes; this base class counts none.
+    """Counts instructions and waits of processes; this base class counts none.
 
     ``source`` is None where nothing is counted; ``detail`` is what is counted, or why nothing is.
     """
@@ -47,7 +57,7 @@ class InstructionCounter:
     def start(self, processes: Sequence[ProcessId]) -> None:
         """Count these processes and their children from now on."""
 
-    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
+    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, Executed]:
         """Return counts since the start, by ``threads``' times; some include their children."""
         return {}
 
@@ -68,53 +78,88 @@ class PerfInstructions(InstructionCounter):
 
     So a process's count includes its children, which have no counts of their own. A thread that
     starts while the events of its process are being opened may be missed. Multiplexed events are
-    extrapolated.
+    extrapolated. Waits are the share of cycles in which nothing executes, of the time.
     """
 
     source = "pmu"
 
-    def __init__(self, events: Sequence[PerfEvent], proc: Path = PROC) -> None:
-        """Raise ``PerfError`` where the events cannot be opened."""
-        super().__init__("instructions in user mode, a process with its children (PMU)")
-        self._events = tuple(events)
+    def __init__(
+        self,
+        events: Sequence[PerfEvent],
+        proc: Path = PROC,
+        stalls: Sequence[tuple[PerfEvent, PerfEvent]] = (),
+    ) -> None:
+        """Raise ``PerfError`` where ``events`` cannot be opened.
+
+        ``stalls`` are pairs of the cycles of a kind of core and of those in which it waits; they
+        are not counted where they cannot be opened.
+        """
+        self._events, self._stalls = tuple(events), tuple(stalls)
         self._proc = proc
         self._opened: dict[ProcessId, list[int]] = {}
+        self._waits: dict[ProcessId, list[int]] = {}
         for event in self._events:
             lib.hmd_perf_close(open_event(event, 0, -1, what="the count of instructions"))
+        try:
+            for event in chain.from_iterable(self._stalls):
+                lib.hmd_perf_close(open_event(event, 0, -1, what="the count of waits"))
+        except PerfError:
+            self._stalls = ()
+        counted = ", and waits of loads for memory" if self._stalls else ""
+        super().__init__(f"instructions in user mode{counted}, a process with its children (PMU)")
 
     def start(self, processes: Sequence[ProcessId]) -> None:
         """Count these processes; raises ``PerfError``, but not for one that has exited."""
         for process in processes:
             threads = thread_times(process.pid, self._proc) or {}
-            fds = self._opened.setdefault(process, [])
+            opened, waits = (kept.setdefault(process, []) for kept in (self._opened, self._waits))
             for thread in threads:
-                for event in self._events:
-                    self._open(event, thread, fds)
+                opened += self._open(self._events, thread)
+                waits += self._open(tuple(chain.from_iterable(self._stalls)), thread)
 
-    def _open(self, event: PerfEvent, thread: int, fds: list[int]) -> None:
+    def _open(self, events: Sequence[PerfEvent], thread: int) -> list[int]:
+        """Return the events of a thread; none of one that has exited."""
+        fds: list[int] = []
         try:
-            fds.append(open_event(event, thread, -1, what="the count of instructions"))
+            for event in events:
+                fds.append(open_event(event, thread, -1, what="the count of instructions"))
         except PerfError as error:
+            for fd in fds:
+                lib.hmd_perf_close(fd)
             if error.errno != errno.ESRCH:
                 raise
-        else:
-            enable_event(fds[-1])
+            return []
+        for fd in fds:
+            enable_event(fd)
+        return fds
 
-    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
+    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, Executed]:
         """Return counts, including those of processes that have ended."""
-        return {process: sum(map(_read, fds)) for process, fds in self._opened.items()}
+        return {
+            process: Executed(
+                sum(_read(fd)[0] for fd in fds),
+                sum(map(_stalled_ns, self._waits[process][::2], self._waits[process][1::2])),
+            )
+            for process, fds in self._opened.items()
+        }
 
     def close(self) -> None:
         """Close all events."""
-        for fds in self._opened.values():
-            for fd in fds:
-                lib.hmd_perf_close(fd)
-        self._opened = {}
+        for fd in chain.from_iterable((*self._opened.values(), *self._waits.values())):
+            lib.hmd_perf_close(fd)
+        self._opened, self._waits = {}, {}
 
 
-def _read(fd: int) -> int:
+def _read(fd: int) -> tuple[int, int]:
+    """Return the value of an event, and for how long its threads ran, in ns."""
     value, enabled_ns, running_ns = map(int, _READ.unpack(os.read(fd, _READ.size)))
-    return value if running_ns in (0, enabled_ns) else value * enabled_ns // running_ns
+    counted = running_ns in (0, enabled_ns)
+    return (value if counted else value * enabled_ns // running_ns), enabled_ns
+
+
+def _stalled_ns(cycles_fd: int, stalls_fd: int) -> int:
+    cycles, ran_ns = _read(cycles_fd)
+    return min(_read(stalls_fd)[0], cycles) * ran_ns // max(cycles, 1)
 
 
 def instruction_events(sysfs: Path = SYSFS) -> tuple[PerfEvent, ...]:
@@ -126,6 +171,18 @@ def instruction_events(sysfs: Path = SYSFS) -> tuple[PerfEvent, ...]:
     )
 
 
+def stall_events(proc: Path = PROC, sysfs: Path = SYSFS) -> tuple[tuple[PerfEvent, PerfEvent], ...]:
+    """Return cycles and those waiting for memory, by kind of core; none without an event for it."""
+    found, cpu = [], read_cpu_model(proc, sysfs)
+    for name in ("cpu", "cpu_core", "cpu_atom", "cpu_lowpower"):
+        device, event = read_device(name, sysfs), find_raw_events(cpu, name).stalls
+        if device is not None and event is not None:
+            cores = 0 if name == "cpu" else device.type << _PMU_TYPE_SHIFT
+            cycles = counting(_TYPE_HARDWARE, _COUNT_CYCLES | cores)
+            found.append((cycles, counting(device.type, event.config)))
+    return tuple(found)
+
+
 def counting(event_type: int, config: int) -> PerfEvent:
     """Return an event that counts, is inherited, and can be read by ``PerfInstructions``."""
     read_format = _TOTAL_TIME_ENABLED | _TOTAL_TIME_RUNNING
@@ -133,11 +190,12 @@ def counting(event_type: int, config: int) -> PerfEvent:
 
 
 class EmulatedInstructions(InstructionCounter):
-    """Divides the instructions of each emulated CPU among processes, kernel mode included.
+    """Divides what each emulated CPU does among processes, kernel mode included.
 
-    Between two reads, the instructions of a CPU are divided among the threads that ran there last,
-    hmd's included, in proportion to their run times: exact for a program alone on its CPU, else an
-    estimate. Instructions of processes that are not recorded are attributed to recorded ones there.
+    Between two reads, the instructions and waits of a CPU are divided among the threads that ran
+    there last, hmd's included, in proportion to their run times: exact for a program alone on its
+    CPU, else an estimate. Those of processes that are not recorded are attributed to recorded ones
+    there.
     """
 
     source = "emulated"
@@ -150,11 +208,13 @@ class EmulatedInstructions(InstructionCounter):
         self._memory = memory
         self._proc = proc
         self._ran: dict[int, int] = {}
-        self._counts: dict[ProcessId, int] = {}
+        self._counts: dict[ProcessId, tuple[int, int]] = {}
         self.start(())
 
-    def _now(self) -> list[int]:
-        return [self._memory.vcpu_instructions(vcpu) for vcpu in range(self._memory.vcpus)]
+    def _now(self) -> list[tuple[int, int]]:
+        """Return instructions and ps of waits of each CPU."""
+        memory = self._memory
+        return [(memory.vcpu_instructions(n), memory.vcpu_stall_ps(n)) for n in range(memory.vcpus)]
 
     def start(self, processes: Sequence[ProcessId]) -> None:
         """Count from now on."""
@@ -174,23 +234,29 @@ class EmulatedInstructions(InstructionCounter):
         now = [self._memory.node_bytes(node) for node in range(self._memory.nodes)]
         return [(r - r0, w - w0) for (r, w), (r0, w0) in zip(now, self._moved, strict=True)]
 
-    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
+    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, Executed]:
         """Return counts of all processes seen so far."""
         executed = self._now()
-        did = [now - before for now, before in zip(executed, self._executed, strict=True)]
+        did = [
+            (n - n0, ps - ps0) for (n, ps), (n0, ps0) in zip(executed, self._executed, strict=True)
+        ]
         self._executed = executed
         of_cpu = [0] * len(did)
         shares: list[tuple[ProcessId, int, int]] = []
         for process, times in threads.items():
-            self._counts.setdefault(process, 0)
+            self._counts.setdefault(process, (0, 0))
             for cpu, ran_ns in self._since(times):
                 of_cpu[cpu] += ran_ns
                 shares.append((process, cpu, ran_ns))
         for cpu, ran_ns in self._since(thread_times(os.getpid(), self._proc) or {}):
             of_cpu[cpu] += ran_ns
         for process, cpu, ran_ns in shares:
-            self._counts[process] += did[cpu] * ran_ns // of_cpu[cpu]
-        return dict(self._counts)
+            executed_before, stalled_ps = self._counts[process]
+            self._counts[process] = (
+                executed_before + did[cpu][0] * ran_ns // of_cpu[cpu],
+                stalled_ps + did[cpu][1] * ran_ns // of_cpu[cpu],
+            )
+        return {each: Executed(n, ps // 1000) for each, (n, ps) in self._counts.items()}
 
     def _since(self, times: ThreadTimes) -> list[tuple[int, int]]:
         """Return CPU and run time of each thread that has run since the last call."""
@@ -211,7 +277,7 @@ class EmulatedInstructions(InstructionCounter):
 def count_instructions(proc: Path = PROC, sysfs: Path = SYSFS) -> InstructionCounter:
     """Return a counter by the PMU, or one that counts nothing, with the reason."""
     try:
-        return PerfInstructions(instruction_events(sysfs), proc)
+        return PerfInstructions(instruction_events(sysfs), proc, stall_events(proc, sysfs))
     except PerfError as error:
         if error.errno in _NO_SUCH_EVENT:
             return InstructionCounter("not counted: this CPU or virtual machine has no PMU for it")

@@ -25,6 +25,7 @@ from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import COLUMNS, FILE_NAMES, SAMPLE_COLUMNS, Samples
 from hmd.trace.blocks import VERSION, Block, DamageError, Table, read_block, read_header
 from hmd.trace.trace import (
+    LATER_COLUMNS,
     ROW_TABLES,
     Ending,
     Losses,
@@ -238,10 +239,15 @@ class TraceBuilder:
 
     def _add_rows(self, block: Block) -> None:
         types = column_types(ROW_TABLES[block.tag])
-        columns = {name: checked_column(block, name, dtype) for name, dtype in types.items()}
+        columns = {
+            name: np.zeros(len(block), dtype)
+            if name in LATER_COLUMNS and name not in block.columns
+            else checked_column(block, name, dtype)
+            for name, dtype in types.items()
+        }
         if "process" in columns:
             checked_indices(columns["process"], len(self._processes), "a process")
-        for name in columns.keys() & {"time_ns", "busy_ns"}:
+        for name in columns.keys() & {"time_ns", "busy_ns", "stalled_ns"}:
             check_times(columns[name])
         self._rows[block.tag].append(columns)
 

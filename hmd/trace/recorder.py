@@ -37,6 +37,7 @@ from hmd.linux.procfs import PROC, SYSFS, ProcessId, absent, alive, identify, re
 from hmd.linux.targets import TargetSpec
 from hmd.sample.instruction_counts import (
     EmulatedInstructions,
+    Executed,
     InstructionCounter,
     count_instructions,
 )
@@ -593,9 +594,9 @@ class Recorder:
         }
         counts = self._sources.counter.read(ran)
         for process, times in ran.items():
-            one, executed = self._running[process], counts.get(process, 0)
+            one, executed = self._running[process], counts.get(process, Executed())
             now_ns = one.now_ns(self._clock, self._proc)
-            self._writer.add_rows("PROG", [(now_ns, one.index, sum(times.values()), executed)])
+            self._writer.add_rows("PROG", [(now_ns, one.index, sum(times.values()), *executed)])
             one.write_threads(self._writer, self._sources.counter, now_ns, self._proc)
         for node, moved in enumerate(self._sources.counter.moved_bytes()):
             self._writer.add_rows("TRAF", [(self._clock.now_ns(), node, *moved)])

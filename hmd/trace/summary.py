@@ -25,11 +25,12 @@ def summarise(trace: Trace) -> dict[str, Any]:
 
     ``clock`` is that of ``runtime_s``, "monotonic" or "modelled"; ``elapsed_s`` is that by the
     guest's own clock, and equal on a real machine. ``recording_s`` of it are what samples took of
-    the program's CPUs. ``instructions`` is None if they were not
-    counted, ``pair_period`` if loads had no second counter, ``reorder_window`` (instructions) if it
-    is unknown. ``pages`` are those sampled, ``resident_pages`` those on each node as last seen.
-    ``tiers`` are as in the trace: nodes and their HMAT figures, fastest tier first. Of an import,
-    ``source`` is its file, ``levels`` what answered its samples, ``sampling`` the error to expect.
+    the program's CPUs, ``stalled_s`` are waits for memory (0: not counted). ``instructions`` is
+    None if they were not counted, ``pair_period`` if loads had no second counter,
+    ``reorder_window`` (instructions) if it is unknown. ``pages`` are those sampled,
+    ``resident_pages`` those on each node as last seen. ``tiers`` are as in the trace: nodes and
+    their HMAT figures, fastest tier first. Of an import, ``source`` is its file, ``levels`` what
+    answered its samples, ``sampling`` the error to expect.
     """
     samples, about, ending = trace.samples, trace.about, trace.ending
     page = samples.address // np.uint64(PAGE_BYTES)
@@ -50,7 +51,8 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "clock": trace.clock,
         "runtime_s": trace.runtime_ns / 1e9,
         "elapsed_s": (trace.runtime_ns if elapsed_ns is None else elapsed_ns) / 1e9,
-        "instructions": _count_instructions(trace),
+        "instructions": _last_sum(trace, "instructions"),
+        "stalled_s": (_last_sum(trace, "stalled_ns") or 0) / 1e9,
         "instructions_detail": str(about.get("instructions_detail", "not counted")),
         "ended": ending is not None,
         "samples": len(samples),
@@ -70,13 +72,13 @@ def summarise(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _count_instructions(trace: Trace) -> int | None:
-    """Return the sum of all processes' last instruction counts; None without counts."""
+def _last_sum(trace: Trace, name: str) -> int | None:
+    """Return the sum of all processes' last counts; None without counts."""
     progress = trace.progress
-    if progress is None or not progress.instructions.any():
+    if progress is None or not (counts := getattr(progress, name)).any():
         return None
     most = np.zeros(len(trace.processes), np.uint64)
-    np.maximum.at(most, progress.process, progress.instructions)
+    np.maximum.at(most, progress.process, counts)
     return int(most.sum())
 
 

@@ -86,13 +86,15 @@ class InstructionProgress:
 
     ``cpu_ns`` is the CPU time of its threads since it started, by the kernel's clock (schedstat);
     ``instructions`` counts those executed since the recording began, 0 if they are not counted or
-    are part of the parent's count: ``about["instructions"]`` names the counter.
+    are part of the parent's count: ``about["instructions"]`` names the counter. ``stalled_ns`` is
+    the time since then in which its threads waited for memory and executed nothing, 0 likewise.
     """
 
     time_ns: npt.NDArray[np.uint64]
     process: npt.NDArray[np.uint16]
     cpu_ns: npt.NDArray[np.uint64]
     instructions: npt.NDArray[np.uint64]
+    stalled_ns: npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,9 @@ ROW_TABLES: Final[Mapping[str, type[RowTable]]] = {
     "TRAF": NodeTraffic,
 }
 """Tables of which the file has blocks, by their tag."""
+
+LATER_COLUMNS: Final = frozenset({"stalled_ns"})
+"""Columns that blocks of earlier recorders lack, which stand for 0."""
 
 _NARROW: Final = {"process": "<u2", "cpu": "<u2", "node": "<u2", "thread": "<u4"}
 

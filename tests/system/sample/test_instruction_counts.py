@@ -19,10 +19,12 @@ from hmd.linux.procfs import ProcessId, identify
 from hmd.sample import instruction_counts
 from hmd.sample.instruction_counts import (
     EmulatedInstructions,
+    Executed,
     PerfInstructions,
     count_instructions,
     counting,
     instruction_events,
+    stall_events,
 )
 from tests.fakes.open_descriptors import open_descriptors
 from tests.fakes.plugin_memory import EmulatedMemory
@@ -65,7 +67,7 @@ def counted_ms(text: str) -> float:
     counter.start([program.process])
     program.go()
     assert program.popen.wait(30) == 0
-    count = counter.read({})[program.process]
+    count = counter.read({})[program.process].instructions
     counter.close()
     return count / MS
 
@@ -97,7 +99,7 @@ def test_instructions_of_threads_started_before_are_counted() -> None:
     counter = PerfInstructions([CLOCK])
     counter.start([program.process])
     assert program.popen.wait(30) == 0
-    assert counter.read({})[program.process] > 50 * MS
+    assert counter.read({})[program.process].instructions > 50 * MS
     counter.close()
 
 
@@ -113,20 +115,60 @@ def test_instructions_of_ended_process_are_0_and_leak_no_descriptor() -> None:
     while time.thread_time() < end_s:
         pass
     counts = counter.read({})
-    assert counts[gone] == 0
-    assert counts[me] > 10 * MS
+    assert counts[gone] == Executed()
+    assert counts[me].instructions > 10 * MS
     counter.close()
     counter.close()
     assert open_descriptors() == before
+
+
+def test_waits_are_the_share_of_cycles_of_the_time_that_threads_ran() -> None:
+    counter = PerfInstructions([CLOCK], stalls=[(CLOCK, CLOCK)])
+    assert "waits of loads" in counter.detail
+    me = identify(os.getpid())
+    assert me is not None
+    counter.start([me])
+    end_s = time.thread_time() + 0.02
+    while time.thread_time() < end_s:
+        pass
+    found = counter.read({})[me]
+    counter.close()
+    # Every "cycle" is one of waiting, so that it waited for as long as it ran.
+    assert found.stalled_ns == pytest.approx(found.instructions, rel=0.2)
+
+
+def test_waits_that_cannot_be_counted_leave_instructions() -> None:
+    counter = PerfInstructions([CLOCK], stalls=[(CLOCK, counting(SOFTWARE, 0xFFFF))])
+    assert "waits" not in counter.detail
+    me = identify(os.getpid())
+    assert me is not None
+    counter.start([me])
+    assert counter.read({})[me].stalled_ns == 0
+    counter.close()
+
+
+def test_stall_events_of_skylake_are_cycles_and_waits_for_memory(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(
+        "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nstepping\t: 4\n\n"
+    )
+    assert stall_events(tmp_path, tmp_path) == ()
+    folder = tmp_path / "bus/event_source/devices/cpu"
+    folder.mkdir(parents=True)
+    (folder / "type").write_text("4\n")
+    ((cycles, waits),) = stall_events(tmp_path, tmp_path)
+    assert (cycles.type, cycles.config) == (0, 0)
+    assert (waits.type, waits.config) == (4, 0x60006A3)
+    assert cycles.inherit
+    assert waits.inherit
 
 
 def test_multiplexed_event_count_is_extrapolated() -> None:
     read_end, write_end = os.pipe()
     # A third of the time on the PMU; then never yet.
     os.write(write_end, struct.pack("=QQQ", 100, 30, 10))
-    assert instruction_counts._read(read_end) == 300
+    assert instruction_counts._read(read_end) == (300, 30)
     os.write(write_end, struct.pack("=QQQ", 0, 30, 0))
-    assert instruction_counts._read(read_end) == 0
+    assert instruction_counts._read(read_end) == (0, 30)
     os.close(read_end)
     os.close(write_end)
 
@@ -152,7 +194,7 @@ def test_instructions_on_this_host_are_counted_or_reason_is_one_line() -> None:
         assert counter.read({me: {me.pid: 1}}) == {}
     else:
         assert counter.source == "pmu"
-        assert counter.read({})[me] > 0
+        assert counter.read({})[me].instructions > 0
     counter.close()
 
 
@@ -200,12 +242,26 @@ def test_emulated_count_of_program_alone_on_cpu_is_all_of_it(
     emulated_memory.execute(1, 6000)
     threads.ran(70, 1, 1000)
     threads.ran(os.getpid(), 0, 50)
-    assert emulated.read(threads.times(70)) == {ProcessId(70, 1): 1000}
+    assert emulated.read(threads.times(70)) == {ProcessId(70, 1): Executed(1000)}
     # It has moved to the other CPU.
     emulated_memory.execute(0, 1099)
     emulated_memory.execute(1, 6500)
     threads.ran(70, 0, 1100)
-    assert emulated.read(threads.times(70)) == {ProcessId(70, 1): 1100}
+    assert emulated.read(threads.times(70)) == {ProcessId(70, 1): Executed(1100)}
+
+
+def test_emulated_waits_are_shared_out_as_instructions_are(
+    emulated: EmulatedInstructions, emulated_memory: EmulatedMemory, threads: Threads
+) -> None:
+    for pid in (70, 71):
+        threads.ran(pid, 1, 0)
+    emulated.start([ProcessId(70, 1)])
+    emulated_memory.wait(1, 6_000_000, 0)
+    emulated_memory.wait(1, 2_000_000, 1)
+    threads.ran(70, 1, 300)
+    threads.ran(71, 1, 100)
+    found = emulated.read(threads.times(70, 71))
+    assert [found[ProcessId(pid, 1)].stalled_ns for pid in (70, 71)] == [6000, 2000]
 
 
 def test_emulated_count_of_shared_cpu_is_split_by_run_time(
@@ -218,7 +274,7 @@ def test_emulated_count_of_shared_cpu_is_split_by_run_time(
     threads.ran(70, 1, 300)
     threads.ran(71, 1, 100)
     threads.ran(os.getpid(), 1, 100)
-    counts = {ProcessId(70, 1): 600, ProcessId(71, 1): 200}
+    counts = {ProcessId(70, 1): Executed(600), ProcessId(71, 1): Executed(200)}
     assert emulated.read(threads.times(70, 71)) == counts
     # No thread has run since; one that has ended keeps its count.
     emulated_memory.execute(1, 1500)

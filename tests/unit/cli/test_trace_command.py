@@ -32,6 +32,7 @@ def unfinished(tmp_path: Path) -> str:
         np.zeros(2, np.uint16),
         np.array([1, 2], np.uint64),
         np.zeros(2, np.uint64),
+        np.zeros(2, np.uint64),
     )
     processes = (TracedProcess(1, "x"),)
     trace = Trace({"begin_ns": 0, "command": ["x"]}, processes, samples, progress=progress)

@@ -34,6 +34,7 @@ def trace_of(
         np.array([process for _, process, _ in rows], np.uint16),
         np.zeros(len(rows), np.uint64),
         np.array([executed for _, _, executed in rows], np.uint64),
+        np.zeros(len(rows), np.uint64),
     )
     return Trace(
         {"begin_ns": BEGIN_MS * MS},

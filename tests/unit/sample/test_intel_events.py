@@ -51,6 +51,18 @@ def test_event_without_address_is_left_out() -> None:
     assert found == {"load_miss": ["mem_load_uops_retired.dram_hit", "0x80d1"]}
 
 
+def test_waits_are_counted_where_a_load_misses_all_caches() -> None:
+    def stalls(name: str, code: str, umask: str, core: str) -> Any:
+        event = {"EventName": name, "EventCode": code, "UMask": umask}
+        return perfmon.core_events([event], core).get("stalls")
+
+    assert stalls("MEMORY_ACTIVITY.STALLS_L3_MISS", "0x47", "0x09", "some")[1] == "0x9000947"
+    assert stalls("MEM_BOUND_STALLS.LOAD_DRAM_HIT", "0x34", "0x04", "some")[1] == "0x434"
+    assert stalls("ANY", "0x1", "0x1", "icelakex")[1] == "0x60006a3"
+    # Of another encoding, whose counter mask is not known.
+    assert stalls("MEMORY_ACTIVITY.STALLS_L3_MISS", "0x47", "0x48", "some") is None
+
+
 def test_table_names_its_licence() -> None:
     table = json.loads(perfmon.TABLE.read_text())
     assert "BSD 3-Clause License" in table["licence"]

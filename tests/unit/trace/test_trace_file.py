@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hmd.cli.main import main
 from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, Samples
 from hmd.trace.blocks import DamageError, read_block, read_header, write_block, write_header
-from hmd.trace.reader import TraceError, read_trace
+from hmd.trace.reader import TraceError, blocks, read_trace
 from hmd.trace.summary import summarise
 from hmd.trace.trace import (
     Ending,
@@ -68,6 +68,7 @@ def trace_of(count: int) -> Trace:
             np.array([0, 1], np.uint16),
             np.array([1000, 2000], np.uint64),
             np.array([0, 7], np.uint64),
+            np.array([0, 900], np.uint64),
         ),
         threads=ThreadProgress(
             np.array([1, 2], np.uint64),
@@ -281,3 +282,16 @@ def test_trace_info_load_counters_shown(tmp_path: Path, capsys: pytest.CaptureFi
             more.get("pair_period"),
             more.get("reorder_window"),
         )
+
+
+def test_progress_of_earlier_recorders_has_no_waits(tmp_path: Path) -> None:
+    write_trace(tmp_path / "new", trace_of(3))
+    with (tmp_path / "old").open("wb") as file:
+        write_header(file)
+        for block in blocks(tmp_path / "new"):
+            kept = {k: v for k, v in block.columns.items() if k != "stalled_ns"}
+            write_block(file, block.tag, block.words, kept)
+    progress = read_trace(tmp_path / "old").progress
+    assert progress is not None
+    assert progress.instructions.tolist() == [0, 7]
+    assert progress.stalled_ns.tolist() == [0, 0]

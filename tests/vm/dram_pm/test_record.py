@@ -175,6 +175,17 @@ def test_record_of_one_thread_has_no_times_of_threads(trace: Trace) -> None:
     assert trace.threads is None
 
 
+def test_record_waits_are_those_of_the_program_cpu(run: Run) -> None:
+    progress = run.trace.progress
+    assert progress is not None
+    waited_ns = progress.stalled_ns.astype(np.int64)
+    assert np.all(np.diff(waited_ns) >= 0)
+    counted_ps = [sum(node.stall_ps for node in each.nodes) for each in (run.before, run.after)]
+    # After the program's exit, and before its start, its CPU waits for little.
+    assert waited_ns[-1] * 1000 == pytest.approx(counted_ps[1] - counted_ps[0], rel=0.15)
+    assert waited_ns[-1] < run.trace.runtime_ns
+
+
 def test_record_instructions_equal_program_cpu_counter(run: Run) -> None:
     trace = run.trace
     assert trace.about["instructions"] == "emulated"
