@@ -125,7 +125,7 @@ the model:
 --cut-by {{time,accesses,instructions}}
                      quantity that all windows of a run have in equal parts (default: instructions
                      if both traces count them, else accesses)
---windows N          number of windows (default 60)
+--windows N          number of windows (default 60; 600 for a program that waits for streams)
 """
 
 
@@ -382,14 +382,13 @@ def read_subject(args: argparse.Namespace, slow_path: Path, fast_path: Path) -> 
     Raises HmdError where they cannot be read or do not match.
     """
     from hmd.estimate import CutBy, check, side_by_side
-    from hmd.estimate.runs import WINDOWS
     from hmd.trace.reader import TraceFile
     from hmd.trace.summary import is_imported, sampling_error
 
     slow, fast = TraceFile(slow_path), TraceFile(fast_path)
     notes = check(slow.thinned, fast.thinned, (str(slow_path), str(fast_path)))
     cut_by = None if args.cut_by is None else CutBy(args.cut_by)
-    runs = side_by_side(slow, fast, windows=args.windows or WINDOWS, cut_by=cut_by)
+    runs = side_by_side(slow, fast, windows=args.windows, cut_by=cut_by)
     model = _build_model(args, runs, notes)
     took = 1 - float(runs.slow.ns.sum()) / max(slow.thinned.runtime_ns, 1)
     if took > _RECORDING_SHARE:

@@ -108,6 +108,8 @@ GAIN_ERROR = 0.05
 """Standard error of the model half-way between the runs, as a share of the fast run's gain."""
 RUNTIME_ERROR = 0.004
 """The same as a share of the runtime, which remains if there is little to gain."""
+PREDICTED_ERROR = 0.012
+"""Of a run that was predicted, as a share of its runtime, beside what it may gain or lose."""
 _WIDTH = 2.0
 
 
@@ -149,7 +151,8 @@ def around(
     between = np.linalg.norm([GAIN_ERROR, *(d.error for d in model.doubts if not d.predicted)])
     of_gain = between * gain * 2 * np.sqrt(part * (1 - part))
     of_run = sum(
-        each.error * gain * (part if each.predicted == "slow" else 1 - part)
+        np.hypot(each.error * gain, PREDICTED_ERROR * runtime_ns)
+        * (part if each.predicted == "slow" else 1 - part)
         for each in model.doubts
         if each.predicted
     )

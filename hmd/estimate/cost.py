@@ -37,11 +37,13 @@ class PartFigures(NamedTuple):
 
     ``slow_ns`` and ``fast_ns`` are how long its thread ran in both runs. Of their difference,
     ``waiting_ns`` is waits for loads, ``holding_ns`` fill buffers that stores hold, ``queueing_ns``
-    queues of streams. Latencies of loads: ``loaded_latency_ns`` in slow memory at the slow run's
-    load, ``idle_latency_ns`` there without load, ``fast_latency_ns`` in fast memory. ``alone`` is
-    the share of misses that overlap with none, ``overlapping`` the number that each of the others
-    overlaps with, and ``core_factor``, ``(parts, chances)``, the factor on that rule at the chances
-    of :mod:`hmd.estimate.overlap`.
+    queues of streams; ``unloaded_ns`` is what waits for loads were beside an idle tier.
+    ``held_up`` is 1 where streams wait for a saturated tier in the slow run, 0 where not, and
+    ``fast_held_ns`` for how long they do in the fast run. Latencies of loads: in slow memory
+    ``loaded_latency_ns`` at the slow run's load, ``idle_latency_ns`` without load, in fast memory
+    ``fast_latency_ns``. ``alone`` is the share of misses that overlap with none, ``overlapping``
+    the number that each of the others overlaps with, and ``core_factor``, ``(parts, chances)``, the
+    factor on that rule at the chances of :mod:`hmd.estimate.overlap`.
     """
 
     slow_ns: Float64s
@@ -49,6 +51,9 @@ class PartFigures(NamedTuple):
     waiting_ns: Float64s
     holding_ns: Float64s
     queueing_ns: Float64s
+    unloaded_ns: Float64s
+    held_up: Float64s
+    fast_held_ns: Float64s
     loaded_latency_ns: Float64s
     idle_latency_ns: Float64s
     fast_latency_ns: Float64s
@@ -141,6 +146,11 @@ def add_by_step(
 @inline
 def _share(part: float, whole: float, otherwise: float) -> float:
     return part / whole if whole > 0 else otherwise
+
+
+@inline
+def _mixed(share: float, of_share: float, of_rest: float) -> float:
+    return share * of_share + (1 - share) * of_rest
 
 
 @inline
@@ -238,6 +248,7 @@ def price_windows(
     if numbers.pairs_known:
         _count_fast_neighbours(1 - share, pairs, by_part)
     waits_ns, queues_ns, busy_ns = np.empty(side), np.empty(side), np.empty(side)
+    streams_ns = np.empty(side)
     for w in range(len(window_ns)):
         first = w * side
         # Of all threads, which share the tier.
@@ -262,7 +273,13 @@ def price_windows(
             if queueing_ns > 0:
                 saturated = min(busy, tier_busy) * (fast_ns + queueing_ns)
                 queues_ns[k] = max(queues_ns[k], saturated - fast_ns)
-            busy_ns[k] = fast_ns + waits_ns[k] + queues_ns[k]
+            # Streams that a tier holds up wait for its traffic alone, and both tiers work at once.
+            held_ns = min(busy, tier_busy) * (parts.slow_ns[p] - parts.unloaded_ns[p])
+            left_ns = fast_ns - min(fast_ns * traffic[p], parts.fast_held_ns[p])
+            streams_ns[k] = max(held_ns, left_ns) + parts.unloaded_ns[p] * share[p]
+            busy_ns[k] = _mixed(
+                parts.held_up[p], streams_ns[k], fast_ns + waits_ns[k] + queues_ns[k]
+            )
         if numbers.load_known:
             # A longer window has less load, hence less latency: one length goes with its own load.
             low_ns, high_ns = (
@@ -275,7 +292,8 @@ def price_windows(
                 for k in range(side):
                     p = first + k
                     factor = _slow_latency_factor(parts, p, load, windows.load_power[w])
-                    busy_ns[k] = parts.fast_ns[p] + waits_ns[k] * factor + queues_ns[k]
+                    others_ns = parts.fast_ns[p] + waits_ns[k] * factor + queues_ns[k]
+                    busy_ns[k] = _mixed(parts.held_up[p], streams_ns[k], others_ns)
                 if _wall_ns(windows, parts, w, first, busy_ns) > tried_ns:
                     low_ns = tried_ns
                 else:

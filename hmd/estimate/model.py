@@ -77,13 +77,19 @@ class Coefficients:
     knee: float = 6.0
 
 
-ONE_RUN_ERROR = 0.35
+ONE_RUN_ERROR, COUNTED_ONE_RUN_ERROR = 0.35, 0.12
 """Standard errors for :class:`Doubt`, from the suite's programs (docs/explanation/estimator.md)."""
 UNKNOWN_THREADS_ERROR = 0.25
 UNKNOWN_OVERLAP_ERROR = 0.06
 UNKNOWN_QUEUES_ERROR = 0.20
 COUNTED_QUEUES_ERROR = 0.08
 _KNEE_AT = 0.7  # share of time for which a tier is busy, from which latency rises steeply
+_SATURATED, _WAITING, _STREAMING = (0.5, 0.7), (0.4, 0.6), (0.5, 0.9)
+"""Shares of time for which a tier is busy and for which a thread waits, and of lines that were
+prefetched: up to the first nothing is held up by a tier's bandwidth alone, from the second on
+everything."""
+_UNKNOWN_OVERLAP = 3.0
+"""Misses that overlap with another one where no pairs show it."""
 _BUFFERS_FREE = (0.6, 0.9)
 """Shares of the fill buffers in use: up to the first no load waits for one, from the second all."""
 ALONE_ERROR, ALONE_SHARE = 0.25, 0.1
@@ -210,12 +216,19 @@ def build_model(
     overlap = fit_overlap(near, waits) if pairs.enough else fit_overlap_to_times(waits)
     fast_latency = _unqueued_latency(runs, runs.fast, rows)
     loaded_latency = np.maximum(_unqueued_latency(runs, runs.slow, rows), fast_latency + 1)
+    unloaded = rows.misses / (1 + (near if pairs.enough else _UNKNOWN_OVERLAP))
+    unloaded *= max(runs.speeds.slow_latency_ns - runs.speeds.fast_latency_ns, 0.0)
+    of_class = rows.total.reshape(len(AccessClass), -1)
+    streamed = _share(of_class[AccessClass.STREAMED_LOAD :].sum(0), of_class.sum(0))
     figures = PartFigures(
         slow_ns=runs.slow.busy_ns,
         fast_ns=runs.fast.busy_ns,
         waiting_ns=waiting,
         holding_ns=holding,
         queueing_ns=queueing,
+        unloaded_ns=np.minimum(unloaded, longer),
+        held_up=_above(streamed, _STREAMING) * _held_up(runs.slow, work.ns),
+        fast_held_ns=_stalled_ns(runs.fast) * _held_up(runs.fast, _fast_work_ns(runs)),
         loaded_latency_ns=loaded_latency,
         idle_latency_ns=np.minimum(runs.speeds.slow_latency_ns or loaded_latency, loaded_latency),
         fast_latency_ns=fast_latency,
@@ -245,8 +258,9 @@ def _doubts(
 ) -> Iterator[Doubt]:
     """Yield what the runs do not show, of what the slow one takes ``longer``."""
     if runs.predicted is not None:
+        counted = runs.predicted == "fast" and bool(runs.slow.stalled_ns.any())
         reason = f"the run with all pages {runs.predicted} is predicted, not recorded"
-        yield Doubt(ONE_RUN_ERROR, reason, runs.predicted)
+        yield Doubt(COUNTED_ONE_RUN_ERROR if counted else ONE_RUN_ERROR, reason, runs.predicted)
     if runs.sampled_threads > 1 and runs.threads == 1:
         yield Doubt(
             UNKNOWN_THREADS_ERROR,
@@ -290,6 +304,32 @@ def _window_figures(
         stored=work.stored,
         load_power=coefficients.load_power + coefficients.knee * np.maximum(busy - _KNEE_AT, 0.0),
     )
+
+
+def _above(value: Floats, limits: tuple[float, float]) -> Floats:
+    """Return 0 up to the first limit, 1 from the second on."""
+    return np.clip((value - limits[0]) / (limits[1] - limits[0]), 0.0, 1.0)
+
+
+def _stalled_ns(run: AlignedRun) -> Floats:
+    """Return for how long each part's thread waited for memory, ``(parts,)``, by their times."""
+    threads = len(run.busy_ns) // len(run.ns)
+    of_all = np.repeat(run.busy_ns.reshape(len(run.ns), -1).sum(1), threads)
+    return np.repeat(run.stalled_ns, threads) * _share(run.busy_ns, of_all)
+
+
+def _held_up(run: AlignedRun, work_ns: Floats) -> Floats:
+    """Return 1 where a tier's traffic holds its threads up, ``(parts,)``: it is busy, they wait."""
+    busy = np.repeat(_share(work_ns, run.ns), len(run.busy_ns) // len(run.ns))
+    return _above(busy, _SATURATED) * _above(_share(_stalled_ns(run), run.busy_ns), _WAITING)
+
+
+def _fast_work_ns(runs: AlignedRuns) -> Floats:
+    """Return the time that the fast run's traffic takes at its tier's peak bandwidths, if known."""
+    read, write = runs.speeds.fast_read_bytes_per_ns, runs.speeds.fast_write_bytes_per_ns
+    if min(read, write) <= 0:
+        return np.zeros(runs.windows)
+    return np.asarray(runs.fast.read_bytes / read + runs.fast.write_bytes / write)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ from hmd.estimate.threads import Parts, count_threads, match_threads
 from hmd.estimate.windows import CutBy, cut
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import Core
+from hmd.sample.instruction_counts import PerfInstructions
 from hmd.trace.reader import TraceSource
+from hmd.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ _UNKNOWN_OVERLAP = 3.0
 _ROUNDS = 30
 _BUSY, _HIDDEN = 0.7, 0.8
 """Share of a window for which a tier is busy from which waits are hidden; their most at 1."""
+_MOST_HIDDEN = 0.9
+"""Share of the lower of two latencies that a core hides, at most."""
 _LEAST = 0.05
 """Share of a window that is not waits, at least."""
 
@@ -122,7 +126,7 @@ def predict_runs(
     heat = np.bincount(run.page, run.accesses, len(keys)).astype(np.float64)
     pages = PageIndex.of(keys, heat)
     nothing = replace(found, rows=SampleAggregator(0).rows(), pairs=FoundPairs.empty())
-    other = _predicted(run, nothing.indexed(keys), tier, speeds, core, len(pages))
+    other = _predicted(run, nothing.indexed(keys), tier, speeds, core, len(pages), trace)
     slow, fast = (run, other) if tier == "slow" else (other, run)
     return AlignedRuns(
         slow,
@@ -143,6 +147,7 @@ def _predicted(
     speeds: TierSpeeds,
     core: Core,
     pages: int,
+    trace: Trace,
 ) -> AlignedRun:
     """Return ``other``, which has no rows, with the figures of the run on the other tier."""
     parts, windows = len(run.busy_ns), len(run.ns)
@@ -163,22 +168,40 @@ def _predicted(
     lines, written = rows.moved_lines(windows)
     # What the memory here moved may be whole blocks; there it is lines, as many of them written.
     written = np.maximum(written, lines * np.minimum(_share(run.write_bytes, run.read_bytes), 1.0))
-    work_ns = _work_ns(LINE_BYTES * lines, LINE_BYTES * written, *speed_there)
-    # Without what streams and stores queue for here: there they queue where the tier is busy.
-    bare_ns = run.busy_ns - run.queue_ns - run.store_ns / core.fill_buffers - waits * latency_ns
-    # Beside a tier that is busy all the time, the core waits for it in ways that no sample shows.
-    busy_here = _share(_work_ns(run.read_bytes, run.write_bytes, *speed_here), run.ns)
-    hidden = _HIDDEN * np.clip((busy_here - _BUSY) / (1 - _BUSY), 0.0, 1.0)
-    bare_ns = np.maximum(bare_ns * np.repeat(1 - hidden, threads), _LEAST * run.busy_ns)
-    stored = run.store_ns / core.fill_buffers / latency_ns
+    reads_ns, writes_ns = _work_ns(LINE_BYTES * lines, LINE_BYTES * written, *speed_there)
+    work_ns = reads_ns + writes_ns
+    held, least_ns = rows.lines / core.fill_buffers, _LEAST * run.busy_ns
+    held_ns = run.store_ns / core.fill_buffers
+    if run.stalled_ns.any():
+        # A CPU's counter has the waits of loads alone, the emulated machine's has all.
+        loads_only = trace.about.get("instructions") == PerfInstructions.source
+        others_ns = np.zeros(parts) if loads_only else run.queue_ns + held_ns
+        waits, of_others_ns = _split_stalls(
+            run, waits, latency_ns, others_ns, core, _executed(trace) / windows, min(here, there)
+        )
+        stored = (run.queue_ns + held_ns if loads_only else of_others_ns) / latency_ns
+        bare_ns = run.busy_ns - (waits + stored) * latency_ns
+    else:
+        stored = held_ns / latency_ns
+        # Beside a tier that is busy all the time, the core waits in ways that no sample shows.
+        reads_here_ns, writes_here_ns = _work_ns(run.read_bytes, run.write_bytes, *speed_here)
+        busy_here = _share(reads_here_ns + writes_here_ns, run.ns)
+        hidden = _HIDDEN * np.clip((busy_here - _BUSY) / (1 - _BUSY), 0.0, 1.0)
+        # Streams that queue here do so there where the tier is busy.
+        bare_ns = run.busy_ns - run.queue_ns - (waits + stored) * latency_ns
+        bare_ns = np.maximum(bare_ns * np.repeat(1 - hidden, threads), least_ns)
     low_ns, high_ns = np.zeros(windows), run.ns * 100.0
     for _ in range(_ROUNDS):
         wall_ns = (low_ns + high_ns) / 2
         found_ns = there * loaded_latency(work_ns / wall_ns)
-        busy_ns = bare_ns + (waits + stored) * np.repeat(found_ns, threads)
+        of_part_ns = np.repeat(found_ns, threads)
+        busy_ns = np.maximum(bare_ns + (waits + stored) * of_part_ns, held * of_part_ns)
+        busy_ns = np.maximum(busy_ns, least_ns)
         longer = busy_ns.reshape(windows, -1).max(1) > wall_ns
         low_ns, high_ns = np.where(longer, wall_ns, low_ns), np.where(longer, high_ns, wall_ns)
-    queue_ns = np.maximum(np.repeat(work_ns, threads) - busy_ns, 0.0) * (run.busy_ns > 0)
+    # Some memory reads and writes at once, so that a window takes the longer of the two at least.
+    least_ns = np.repeat(np.maximum(reads_ns, writes_ns), threads)
+    queue_ns = np.maximum(least_ns - busy_ns, 0.0) * (run.busy_ns > 0)
     busy_ns += queue_ns
     longest, before = (each.reshape(windows, -1).max(1) for each in (busy_ns, run.busy_ns))
     ns = run.ns * np.divide(longest, before, out=np.ones(windows), where=before > 0)
@@ -195,11 +218,59 @@ def _predicted(
     )
 
 
-def _work_ns(read_bytes: Floats, write_bytes: Floats, read: float, write: float) -> Floats:
-    """Return the time of this traffic at a tier's peak bandwidths; 0 where those are unknown."""
+def _split_stalls(
+    run: AlignedRun,
+    by_pairs: Floats,
+    latency_ns: Floats,
+    queued_ns: Floats,
+    core: Core,
+    instructions: float,
+    idle_ns: float,
+) -> tuple[Floats, Floats]:
+    """Return by part the loads that the core waited for, and how long streams and stores queued.
+
+    Stalls are shared out among threads by their time, and between loads and what queues (streams,
+    stores) as samples are. A core goes on until its reorder window is full, or up to the next
+    load that it waits for: what it executes meanwhile is hidden, so that ``n`` waits make up
+    ``n * (latency - hidden)``. Where little is left, that says little about ``n``, and what pairs
+    of samples say counts by as much.
+    """
+    windows = len(run.ns)
+    threads = len(by_pairs) // windows
+
+    def of_all(ns: Floats) -> Floats:
+        return np.repeat(ns.reshape(windows, -1).sum(1), threads)
+
+    stalled_ns = np.repeat(run.stalled_ns, threads) * _share(run.busy_ns, of_all(run.busy_ns))
+    stalled_ns = np.minimum(stalled_ns, (1 - _LEAST) * run.busy_ns)
+    waited_ns = by_pairs * latency_ns
+    of_loads_ns = stalled_ns * _share(waited_ns, waited_ns + queued_ns)
+    instruction_ns = of_all(run.busy_ns - stalled_ns) / max(instructions, 1.0)
+    hidden_ns = np.zeros(len(by_pairs))
+    for _ in range(_ROUNDS):
+        waits = of_loads_ns / (latency_ns - hidden_ns)
+        between = np.maximum(instructions, 1.0) / np.maximum(of_all(waits), 1.0)
+        executed = between * -np.expm1(-core.reorder_window / between)
+        hidden_ns = np.minimum((hidden_ns + executed * instruction_ns) / 2, _MOST_HIDDEN * idle_ns)
+    shown = 1 - hidden_ns / latency_ns
+    return shown * waits + (1 - shown) * by_pairs, stalled_ns - of_loads_ns
+
+
+def _executed(trace: Trace) -> float:
+    """Return the instructions of all processes; 0 where they are not counted."""
+    rows = trace.progress
+    if rows is None:
+        return 0.0
+    return float(sum(rows.instructions[rows.process == n].max() for n in np.unique(rows.process)))
+
+
+def _work_ns(
+    read_bytes: Floats, write_bytes: Floats, read: float, write: float
+) -> tuple[Floats, Floats]:
+    """Return the times of reads and of writes at a tier's peak bandwidths; 0 where not known."""
     if min(read, write) <= 0:
-        return np.zeros(len(read_bytes))
-    return np.asarray(read_bytes / read + write_bytes / write)
+        return np.zeros(len(read_bytes)), np.zeros(len(read_bytes))
+    return read_bytes / read, write_bytes / write
 
 
 def _share(part: Floats, whole: Floats) -> Floats:

@@ -43,6 +43,10 @@ Floats = npt.NDArray[np.float64]
 
 WINDOWS = 60
 """Windows of a run: enough for its phases, few enough for hundreds of samples per window."""
+STREAM_WINDOWS = 600
+"""Those of a run that waits for streams, which stay long on pages of one tier."""
+_STREAMED, _STALLED = 0.7, 0.5
+"""Shares of lines that were prefetched and of time spent waiting, above which a run is such."""
 SAME_PLACEMENT = 0.05
 """Two runs have the same placement if less than this share of their pages is on other nodes."""
 _UNQUEUED = 0.2  # share of a part's loads that did not wait for a fill buffer
@@ -57,7 +61,8 @@ class AlignedRun:
 
     ``page`` indexes the pages, ``access`` is of ``AccessClass``, ``accesses`` are those that the
     ``samples`` of a row stand for. ``ns`` is the length of each window, ``read_bytes`` and
-    ``write_bytes`` are what its tier moved (0: not counted). By part, ``busy_ns`` is how long its
+    ``write_bytes`` are what its tier moved, and ``stalled_ns`` for how long its threads waited for
+    memory in sum (0: not counted). By part, ``busy_ns`` is how long its
     thread ran; ``latency_ns`` the mean latency of loads, ``least_ns`` that of loads without
     queueing (both 0 if no latency was recorded); ``store_ns`` the sum of latencies of stores,
     ``queue_ns`` of streams. Pairs, of shape ``(pairs,)``: their pages and part; each stands for
@@ -72,6 +77,7 @@ class AlignedRun:
     ns: npt.NDArray[np.float64]
     read_bytes: npt.NDArray[np.float64]
     write_bytes: npt.NDArray[np.float64]
+    stalled_ns: npt.NDArray[np.float64]
     busy_ns: npt.NDArray[np.float64]
     latency_ns: npt.NDArray[np.float64]
     least_ns: npt.NDArray[np.float64]
@@ -153,7 +159,7 @@ def side_by_side(
     slow: TraceSource,
     fast: TraceSource,
     *,
-    windows: int = WINDOWS,
+    windows: int | None = None,
     cut_by: CutBy | None = None,
     speeds: TierSpeeds | None = None,
     core: Core | None = None,
@@ -161,6 +167,7 @@ def side_by_side(
     """Return two recorded runs of a program, cut by instructions where both have counts.
 
     Each is a trace in memory or a ``TraceFile``, which is read once more, one block at a time.
+    Without ``windows`` there are ``WINDOWS``, or ``STREAM_WINDOWS`` for a program of that kind.
 
     ``speeds`` and ``core`` of the machine default to those of the slow run's trace. Raises
     UsageError if the runs are to be cut by instructions that were not counted.
@@ -173,6 +180,8 @@ def side_by_side(
     speeds = speeds or TierSpeeds.of(slow.thinned.about)
     floor_ns = waiting_floor_ns(*ends, speeds)
     core = core or read_core(slow.thinned.about)
+    if windows is None:
+        windows = STREAM_WINDOWS if waits_for_streams(slow.thinned, floor_ns) else WINDOWS
     runs = [
         aggregate_run(
             each, Parts(cut(each.thinned, windows, cut_by), threads), floor_ns, core, tier
@@ -188,6 +197,17 @@ def side_by_side(
     return AlignedRuns(
         slow_run, fast_run, PageIndex.of(keys, heat), speeds, core, cut_by, same, threads
     )
+
+
+def waits_for_streams(trace: Trace, floor_ns: float) -> bool:
+    """Return whether a run waits for most of its time, and most of its lines are prefetched."""
+    samples, threads = trace.samples, count_threads(trace)
+    if not len(samples) or trace.progress is None:
+        return False
+    streamed = classify_accesses(samples, floor_ns) >= AccessClass.STREAMED_LOAD
+    lines = float(np.average(streamed, weights=samples.period))
+    stalled = float(trace.progress.stalled_ns.max()) / max(trace.runtime_ns * threads, 1)
+    return lines > _STREAMED and stalled > _STALLED
 
 
 def read_core(about: Mapping[str, Any]) -> Core:
@@ -278,6 +298,7 @@ def aggregate_run(
     figures = {
         "ns": ns - cost_ns.reshape(len(ns), -1).max(1),
         **moved_bytes(thinned, parts.windows, tier),
+        "stalled_ns": stalled_ns(thinned, parts.windows),
         "busy_ns": busy_ns - cost_ns,
         "latency_ns": mean_latency(loads, load_ns),
         "least_ns": least_latency(thinned, parts, floor_ns),
@@ -303,6 +324,20 @@ def moved_bytes(trace: Trace, windows: Windows, tier: int) -> dict[str, Floats]:
             for name in names:
                 moved[name] += np.diff(np.interp(edges_ns, at_ns, getattr(rows, name)[own]))
     return moved
+
+
+def stalled_ns(trace: Trace, windows: Windows) -> Floats:
+    """Return for how long all threads waited for memory by window, ``(windows,)``."""
+    rows, found = trace.progress, np.zeros(len(windows))
+    if rows is None or not rows.stalled_ns.any():
+        return found
+    edges_ns = np.append(0.0, np.cumsum(windows.ns))
+    for process in np.unique(rows.process):
+        own = rows.process == process
+        at_ns = rows.time_ns[own].astype(np.float64) - float(windows.begin_ns)
+        waited_ns = np.append(0.0, np.maximum.accumulate(rows.stalled_ns[own].astype(np.float64)))
+        found += np.diff(np.interp(edges_ns, np.append(0.0, np.maximum(at_ns, 0.0)), waited_ns))
+    return found
 
 
 def mean_latency(loads: Floats, load_ns: Floats) -> Floats:

@@ -13,7 +13,7 @@ from hmd.base.errors import UsageError
 from hmd.estimate import TierSpeeds, build_model, interval, layout
 from hmd.estimate.one_run import loaded_latency, predict_runs
 from hmd.sample.access_batch import Kind
-from hmd.trace.trace import Trace
+from hmd.trace.trace import InstructionProgress, Trace
 
 RunOf = Callable[..., Trace]
 SPEEDS = TierSpeeds(300.0, 100.0)
@@ -45,6 +45,42 @@ def test_predicted_run_waits_as_much_longer_as_the_latencies_differ(
     recorded, predicted = (runs.slow, runs.fast) if tier == "slow" else (runs.fast, runs.slow)
     assert recorded.ns.sum() == pytest.approx(400e6)
     assert predicted.ns.sum() == pytest.approx(400e6 + 1e6 / 4 * (there - here), rel=0.02)
+
+
+def with_stalls(run: Trace, stalled_ms: float) -> Trace:
+    """A run whose only thread waited for memory for so long, evenly."""
+    time_ns = np.linspace(run.begin_ns, run.begin_ns + run.runtime_ns, 400).astype(np.uint64)
+    executed = np.linspace(0, int(run.samples.instructions.max()), 400).astype(np.uint64)
+    waited = np.linspace(0, stalled_ms * 1e6, 400).astype(np.uint64)
+    process = np.zeros(400, np.uint16)
+    return replace(
+        run,
+        about={**run.about, "instructions": "emulated"},
+        progress=InstructionProgress(time_ns, process, time_ns, executed, waited),
+    )
+
+
+@pytest.mark.parametrize(("tier", "here", "there"), [("slow", 300, 100), ("fast", 100, 300)])
+def test_predicted_run_with_counted_stalls_knows_that_every_load_waits(
+    run_of: RunOf, tier: str, here: int, there: int
+) -> None:
+    # A million loads that wait for one another: 300 or 100 ms beside 100 ms of computation.
+    run = with_stalls(chase(run_of, here, 100.0 + here), here)
+    assert tier in ("slow", "fast")
+    runs = predict_runs(run, "slow" if tier == "slow" else "fast", speeds=SPEEDS)
+    predicted = runs.fast if tier == "slow" else runs.slow
+    assert predicted.ns.sum() == pytest.approx((100 + there) * 1e6, rel=0.15)
+    uncounted = predict_runs(
+        with_stalls(run, 0.0), "slow" if tier == "slow" else "fast", speeds=SPEEDS
+    )
+    worse = uncounted.fast if tier == "slow" else uncounted.slow
+    assert worse.ns.sum() != pytest.approx((100 + there) * 1e6, rel=0.3)
+
+
+def test_predicted_run_without_stalls_gains_nothing(run_of: RunOf) -> None:
+    run = with_stalls(chase(run_of, 300, 400.0), 0.001)
+    runs = predict_runs(run, "slow", speeds=SPEEDS)
+    assert runs.fast.ns.sum() == pytest.approx(400e6, rel=0.2)
 
 
 def test_predicted_run_is_no_faster_than_its_traffic(run_of: RunOf) -> None:
