@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . setup/apt.sh
 
-PACKAGES=(bwa lammps liblinear-tools minisat python3-igraph sqlite3 tkrzw-utils xgboost)
+PACKAGES=(bwa glpk-utils gron lammps liblinear-tools minisat openjdk-17-jdk-headless pbzip2
+  python3-igraph sqlite3 tkrzw-utils xgboost)
 
 check_machine
 mkdir -p build/setup

@@ -129,6 +129,34 @@ def estimator(results: Results) -> str:
     return table(["program", "slow / fast, dram-pm", *columns], [*rows, total], text=1)
 
 
+def one_run(results: Results) -> str:
+    """Return the errors of a run that is predicted from the one on the other tier."""
+    found = results["estimator"]
+    parts = [("all", found["one_run"]), ("held out", (found["heldout"] or found)["one_run"])]
+    rows = [
+        [
+            f"{name}, from the {tier} run",
+            f"{100 * of[tier]['mean_error']:.1f} %",
+            f"{100 * of[tier]['within_5']:.0f} %",
+            f"{100 * of[tier]['within_10']:.0f} %",
+        ]
+        for name, of in parts
+        for tier in ("slow", "fast")
+    ]
+    return table(["programs", "mean error", "within 5 %", "within 10 %"], rows, text=1)
+
+
+def held_out(results: Results) -> str:
+    """Return the errors on the programs that were kept out of all tuning, beside all others."""
+    found = results["estimator"]
+    rows = []
+    for name, of in (("all", found), ("held out", found["heldout"] or found)):
+        cells = [of["mean_error"], of["max_error"], of["best_layout_regret_max"], of["coverage_95"]]
+        rows.append([name, *(f"{100 * cell:.2f} %" for cell in cells)])
+    head = ["programs", "mean error", "worst", "worst regret", "within the interval"]
+    return table(head, rows, text=1)
+
+
 def ablations(results: Results) -> str:
     """Return the estimator's errors without one of its terms each."""
     found = results["estimator"]
@@ -276,6 +304,8 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         swept,
         huge_paged,
         estimator,
+        held_out,
+        one_run,
         calibration,
         convergence,
         reaction,

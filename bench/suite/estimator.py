@@ -6,20 +6,17 @@
 
 Each program's misses are recorded once in the emulated machine. The true runtime of each of about
 sixty layouts on three presets is a replay by the same timing model; the estimator has two sampled
-runs. Results are stored in build/suite, so that an interrupted run continues. The first run takes
-an hour or more on two CPUs, later ones minutes.
+runs, or one. Its errors are those of the predicted runtimes; the regret is the loss from the layout
+with the best estimate. Programs that are held out have no part in the choice of coefficients.
 
-Errors of an estimator: predicted versus true runtimes of many layouts.
-
-Takes a program's miss recording, a preset and sampling parameters; returns errors and regret (the
-loss from the layout with the best estimate), for hmd's model and for the published formula.
-
-The plot of the estimator's errors by program, versus those of the published formula.
+Recordings, true runtimes and errors are stored in build/suite, so that an interrupted run continues
+and two commands can share the programs. The first run takes two hours or more on two CPUs.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import platform
 import subprocess
@@ -33,13 +30,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
 from bench.documents.markdown import commit
+from bench.source_closure import closure_digest
 from bench.suite import published
-from bench.suite.ground_truth import RecordedStream, recorded, require_same_cache, runtimes
+from bench.suite.ground_truth import (
+    RecordedStream,
+    program_digest,
+    recorded,
+    require_same_cache,
+    runtimes,
+)
 from bench.suite.large_trace import SIZES, cold_start_s, measure
 from bench.suite.layouts import mixed_layouts
-from bench.suite.program import program_names
+from bench.suite.program import load_program, program_names
 from bench.suite.replay_check import Verified, verified
 from bench.suite.sampled_trace import TierBytes, TraceSampling, sampled_run
 from hmd.base.errors import HmdError
@@ -49,8 +54,10 @@ from hmd.emulate.recordings.misses import MissOutcomes, MissStream
 from hmd.emulate.recordings.recorder import RECORDED_ON
 from hmd.emulate.recordings.replay import Layout, TimingModel, frames, tiers_of
 from hmd.emulate.timing_params import timing_params
+from hmd.estimate.breakdown import interval
 from hmd.estimate.capacity_sweep import sweep
 from hmd.estimate.model import Coefficients, RuntimeModel, build_model
+from hmd.estimate.one_run import predict_runs
 from hmd.estimate.overlap import Pairs
 from hmd.estimate.runs import AlignedRuns, side_by_side
 from hmd.estimate.windows import CutBy
@@ -59,6 +66,9 @@ from hmd.trace.trace import Trace
 
 HEAT_SEED = 977
 """Seed of the samples behind layouts by heat; estimates use others, as with a daemon's heat."""
+
+LARGE = ("updates_large_moving", "updates_large_scattered")
+"""Programs that are others of the suite on more memory, and are evaluated only if named."""
 
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
 
@@ -107,14 +117,16 @@ _BYTES = ("read_bytes", "write_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The all-slow and the all-fast run of a program: outcomes of each miss, and busy time."""
+    """The all-slow and the all-fast run of a program: outcomes of each miss, time, counters."""
 
     slow: MissOutcomes
     slow_ps: int
     slow_moved: TierBytes
+    slow_stalled_ps: int
     fast: MissOutcomes
     fast_ps: int
     fast_moved: TierBytes
+    fast_stalled_ps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +161,8 @@ def ends_of(stream: MissStream, preset: Preset) -> Ends:
 
 def _replayed_run(
     stream: MissStream, preset: Preset, layout: Layout, into: MissOutcomes
-) -> tuple[int, TierBytes]:
-    """Return the runtime in ps, and what the memory of each tier moved."""
+) -> tuple[int, TierBytes, int]:
+    """Return the runtime in ps, what the memory of each tier moved, and how long CPUs waited."""
     params = timing_params(preset)
     params = replace(params, vcpus=max(params.vcpus, stream.cpus))
     with TimingModel(params) as model:
@@ -160,7 +172,8 @@ def _replayed_run(
         [sum(getattr(nodes[node], name) for nodes in counted) for name in _BYTES]
         for node in tiers_of(preset)
     ]
-    return ps, np.array(moved, np.float64)
+    stalled_ps = sum(node.stall_ps for nodes in counted for node in nodes)
+    return ps, np.array(moved, np.float64), stalled_ps
 
 
 def traces_of(
@@ -168,8 +181,8 @@ def traces_of(
 ) -> tuple[Trace, Trace]:
     """Return the traces of the slow and the fast run, whose samples are independent."""
     both = (
-        (ends.slow, ends.slow_ps, ends.slow_moved),
-        (ends.fast, ends.fast_ps, ends.fast_moved),
+        (ends.slow, ends.slow_ps, ends.slow_moved, ends.slow_stalled_ps),
+        (ends.fast, ends.fast_ps, ends.fast_moved, ends.fast_stalled_ps),
     )
     slow, fast = (
         sampled_run(
@@ -181,8 +194,9 @@ def traces_of(
                 sampling.period, sampling.pair_period, 2 * sampling.seed + number, sampling.loss
             ),
             moved,
+            stalled_ps,
         )
-        for number, (outcomes, busy_ps, moved) in enumerate(both)
+        for number, (outcomes, busy_ps, moved, stalled_ps) in enumerate(both)
     )
     return slow, fast
 
@@ -200,6 +214,7 @@ def heat_of(stream: MissStream, ends: Ends, preset: Preset) -> npt.NDArray[np.fl
 class EstimatorCase:
     """A program on a preset: its sampled runs, its layouts (over sampled pages), true runtimes."""
 
+    core: Core
     runs: AlignedRuns
     slow: Trace
     fast: Trace
@@ -220,9 +235,8 @@ def case_of(
     runs = side_by_side(slow, fast, core=core)
     address = stream.page_address[: stream.user_pages]
     place = np.minimum(np.searchsorted(address, runs.pages.address), len(address) - 1)
-    return EstimatorCase(
-        runs, slow, fast, {name: each[place] for name, each in layouts.items()}, truth
-    )
+    sampled = {name: each[place] for name, each in layouts.items()}
+    return EstimatorCase(core, runs, slow, fast, sampled, truth)
 
 
 def judge_model(
@@ -236,6 +250,37 @@ def judge_model(
         name: model.estimate(layout).runtime_ns * 1e-9 for name, layout in case.layouts.items()
     }
     return _errors(found, case.truth)
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Layouts whose true runtime is within the interval, and the mean half width of it."""
+
+    covered: int
+    half_width: float
+
+
+def judge_intervals(case: EstimatorCase) -> Intervals:
+    """Return how many layouts are within the intervals that ``hmd estimate`` gives."""
+    model = build_model(case.runs)
+    found = {name: interval(model, layout) for name, layout in case.layouts.items()}
+    covered = sum(
+        each.low_ns <= case.truth[name] * 1e9 <= each.high_ns for name, each in found.items()
+    )
+    widths = [(each.high_ns - each.runtime_ns) / each.runtime_ns for each in found.values()]
+    return Intervals(covered, float(np.mean(widths)))
+
+
+def judge_one_run(case: EstimatorCase) -> dict[str, float]:
+    """Return the error of the other run's predicted runtime by the tier of the one recorded."""
+    slow, fast = (
+        predict_runs(case.slow, "slow", core=case.core).fast,
+        predict_runs(case.fast, "fast", core=case.core).slow,
+    )
+    return {
+        "slow": float(slow.ns.sum() / case.runs.fast.ns.sum()) - 1,
+        "fast": float(fast.ns.sum() / case.runs.slow.ns.sum()) - 1,
+    }
 
 
 def judge_published(case: EstimatorCase, windows: int) -> Errors:
@@ -293,11 +338,12 @@ ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = ROOT / "build" / "estimator.json"
 COMMITTED = ROOT / "docs" / "results" / "estimator.json"
 FOLDER = ROOT / "build" / "suite"
+_THIS = "bench.suite.estimator"
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All errors of a program on a preset."""
+    """All errors of a program on a preset; ``one_run`` by the tier of the run that is known."""
 
     program: str
     preset: str
@@ -310,6 +356,8 @@ class Judged:
     grid: Sequence[Errors]
     ablated: Mapping[str, Errors]
     sampled: Mapping[str, Errors]
+    intervals: Intervals
+    one_run: Mapping[str, float]
     estimate_s: float
     sweep_s: float
     host_s: float
@@ -319,7 +367,8 @@ def main() -> int:
     """Evaluate the requested programs; write and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="?", default="", help="programs, separated by commas")
-    names = [name for name in parser.parse_args().cases.split(",") if name] or program_names()
+    asked = [name for name in parser.parse_args().cases.split(",") if name]
+    names = asked or [name for name in program_names() if name not in LARGE]
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -333,7 +382,7 @@ def main() -> int:
         say(f"{name} ({number} of {len(names)})")
         try:
             program = recorded(name, FOLDER, say)
-            judged += [judge(program, load(preset), say) for preset in PRESETS]
+            judged += [judged_once(program, load(preset), say) for preset in PRESETS]
             if name in VERIFIED:
                 shown += verified(program, load(RECORDED_ON), FOLDER, say)
         except (HmdError, subprocess.TimeoutExpired) as error:
@@ -355,6 +404,19 @@ def main() -> int:
     draw(document, OUTPUT.with_suffix(".png"))
     show(document, json.loads(COMMITTED.read_text()) if COMMITTED.exists() else None)
     return 1 if failed else 0
+
+
+def judged_once(program: RecordedStream, preset: Preset, say: Any) -> Judged:
+    """As ``judge``; keeps the errors until the program, the preset or the code changes."""
+    depends = [program_digest(program.name), preset.model_dump_json(), closure_digest(_THIS)]
+    key = hashlib.sha256("\0".join(depends).encode()).hexdigest()[:12]
+    path, adapter = FOLDER / f"judged/{program.name}-{preset.name}-{key}.json", TypeAdapter(Judged)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(adapter.dump_json(judge(program, preset, say)))
+        partial.replace(path)
+    return adapter.validate_json(path.read_bytes())
 
 
 def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
@@ -387,6 +449,8 @@ def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
         [judge_model(usual, coefficients) for coefficients in GRID],
         {name: judge_model(usual, ablate=ablate) for name, ablate in ABLATIONS.items()},
         {name: judge_model(case(sampling)) for name, sampling in others.items()},
+        judge_intervals(usual),
+        judge_one_run(usual),
         estimate_s,
         sweep_s,
         program.host_s,
@@ -414,7 +478,7 @@ def _elapsed(work: Any) -> float:
 
 
 def left_out(judged: Sequence[Judged]) -> dict[str, int]:
-    """Return for each program the index in GRID that is best for all other programs."""
+    """Return for each program the index in GRID that is best for all others not held out."""
     programs = sorted({each.program for each in judged})
     mean = {
         name: np.mean(
@@ -422,11 +486,36 @@ def left_out(judged: Sequence[Judged]) -> dict[str, int]:
         )
         for name in programs
     }
+    known = [name for name in programs if not load_program(name).held_out]
     chosen = {}
     for name in programs:
-        others = [mean[other] for other in programs if other != name] or [mean[name]]
+        others = [mean[other] for other in known if other != name] or [mean[name]]
         chosen[name] = int(np.argmin(np.mean(others, axis=0)))
     return chosen
+
+
+def of_errors(judged: Sequence[Judged], own: Sequence[Errors]) -> dict[str, Any]:
+    """Return the errors of these cases, and the share of layouts within their intervals."""
+    covered = sum(each.intervals.covered for each in judged)
+    return {
+        "mean_error": float(np.mean([errors.mean for errors in own])),
+        "max_error": max(errors.worst for errors in own),
+        "best_layout_regret_max": max(errors.regret for errors in own),
+        "coverage_95": covered / sum(each.layouts for each in judged),
+        "half_width": float(np.mean([each.intervals.half_width for each in judged])),
+        "one_run": of_one_run([each.one_run[tier] for each in judged for tier in each.one_run])
+        | {tier: of_one_run([each.one_run[tier] for each in judged]) for tier in ("slow", "fast")},
+    }
+
+
+def of_one_run(errors: Sequence[float]) -> dict[str, float]:
+    """Return the mean error of predicted runs, and the shares of them within 5 and 10 %."""
+    size = np.abs(errors)
+    return {
+        "mean_error": float(size.mean()),
+        "within_5": float((size <= 0.05).mean()),
+        "within_10": float((size <= 0.10).mean()),
+    }
 
 
 def summary(judged: Sequence[Judged], failed: Mapping[str, str]) -> dict[str, Any]:
@@ -438,15 +527,18 @@ def summary(judged: Sequence[Judged], failed: Mapping[str, str]) -> dict[str, An
         for windows in PUBLISHED_WINDOWS
     }
     best = min(published, key=lambda windows: published[windows])
+    held_out = [n for n, each in enumerate(judged) if load_program(each.program).held_out]
     return {
         "programs": sorted({each.program for each in judged}),
         "layouts": sum(each.layouts for each in judged),
-        "mean_error": float(np.mean([errors.mean for errors in own])),
-        "max_error": max(errors.worst for errors in own),
+        **of_errors(judged, own),
+        "heldout": of_errors([judged[n] for n in held_out], [own[n] for n in held_out])
+        | {"programs": sorted({judged[n].program for n in held_out})}
+        if held_out
+        else None,
         "isc22_mean_error": published[best],
         "isc22_max_error": max(each.published[best].worst for each in judged),
         "isc22_by_windows": {str(k): v for k, v in published.items()},
-        "best_layout_regret_max": max(errors.regret for errors in own),
         "isc22_regret_max": max(each.published[best].regret for each in judged),
         "speedup_over_run": float(np.median([e.host_s / e.estimate_s for e in judged])),
         "speedup_over_run_in_a_sweep": float(np.median([e.host_s / e.sweep_s for e in judged])),
@@ -477,6 +569,9 @@ def summary(judged: Sequence[Judged], failed: Mapping[str, str]) -> dict[str, An
                 "mean_error": errors.mean,
                 "max_error": errors.worst,
                 "regret": errors.regret,
+                "covered": each.intervals.covered,
+                "half_width": each.intervals.half_width,
+                "one_run": dict(each.one_run),
                 "isc22_mean_error": each.published[best].mean,
                 "isc22_max_error": each.published[best].worst,
                 "estimate_ms": each.estimate_s * 1e3,
@@ -511,6 +606,18 @@ def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> No
     for key in ("mean_error", "max_error", "isc22_mean_error", "best_layout_regret_max"):
         versus = f" (committed {committed[key]:.2%})" if committed else ""
         print(f"{key:24} {document[key]:8.2%}{versus}")
+    print(f"{'within their intervals':24} {document['coverage_95']:8.2%}")
+    for tier in ("slow", "fast"):
+        one = document["one_run"][tier]
+        print(
+            f"from the {tier} run alone   {one['mean_error']:9.2%}, within 5 %: "
+            f"{one['within_5']:.0%}, within 10 %: {one['within_10']:.0%}"
+        )
+    if held := document["heldout"]:
+        print(
+            f"held out ({', '.join(held['programs'])}): mean {held['mean_error']:.2%}, worst "
+            f"{held['max_error']:.2%}, within their intervals {held['coverage_95']:.1%}"
+        )
     for each in document["verified"]:
         print(
             f"replay and guest: {each['program']:12} {each['placement']:20} "

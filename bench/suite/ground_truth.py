@@ -30,7 +30,7 @@ from hmd.emulate.recordings.misses import MissStream
 from hmd.emulate.recordings.recorder import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
 from hmd.emulate.recordings.replay import Layout, replayed
 
-_NOT_RECORDED = {"description", "memory_class", "source", "long_command"}
+_NOT_RECORDED = {"description", "memory_class", "source", "long_command", "held_out"}
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 _BATCH = 8  # layouts between two writes of the results
 _TIMING = Path(replay.__file__).parents[1] / "timing"

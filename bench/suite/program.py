@@ -87,7 +87,8 @@ class Load(_CheckedProgram):
 class SuiteProgram(_CheckedProgram):
     """A program of the suite; ``load`` is for servers, of which the server is measured.
 
-    ``long_command`` is a longer run, for measurements of systems that move pages meanwhile.
+    ``long_command`` is a longer run, for measurements of systems that move pages meanwhile. A
+    program that is ``held_out`` is kept out of the choice of all terms and coefficients.
     """
 
     name: _Name
@@ -104,6 +105,7 @@ class SuiteProgram(_CheckedProgram):
     expect: Annotated[str, Field(min_length=2)]
     exit_status: Annotated[int, Field(ge=0, le=125)] = 0
     threads: Annotated[int, Field(ge=1, le=15)] = 1
+    held_out: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
