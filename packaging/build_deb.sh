@@ -48,7 +48,7 @@ build_package() {
 		sh -c 'cd "$1" && dpkg-buildpackage -d -a "$2" --build=binary -us -uc' sh "$source" "$MACHINE"
 	mv "$WORK/hmd_$version${suffix}_$MACHINE.deb" "$OUTPUT/"
 	"$PYTHON" packaging/sbom.py "$OUTPUT/hmd_$version${suffix}_$MACHINE.cdx.json" \
-		"$OUTPUT/hmd_$version${suffix}_$MACHINE.deb"
+		--deb "$OUTPUT/hmd_$version${suffix}_$MACHINE.deb" "${EXTRAS[@]}"
 }
 
 # Modules of other paths are not part of the package.

@@ -44,6 +44,6 @@ say "building hmd-$version-1.el9.x86_64.rpm"
 quietly rpm-package "could not build the package" rpmbuild -bb --define "_topdir $WORK/rpmbuild" \
 	--define "_rpmdir $OUTPUT" --define "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm" \
 	--define "hmd_root $root" --define "hmd_version $version" packaging/rpm/hmd.spec
-"$PYTHON" packaging/sbom.py "$OUTPUT/hmd-$version-1.el9.x86_64.cdx.json"
+"$PYTHON" packaging/sbom.py "$OUTPUT/hmd-$version-1.el9.x86_64.cdx.json" "${EXTRAS[@]}"
 rm -rf "$WORK"
 say "built $OUTPUT/hmd-$version-1.el9.x86_64.rpm"

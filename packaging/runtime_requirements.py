@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Print the part of a lock file that hmd needs to run: ``python runtime_requirements.py LOCK``.
+"""Print what hmd and some of its extras need of a lock file, which also covers development.
 
-The lock file also covers development. pyproject.toml lists hmd's dependencies, and the metadata
-of the installed packages lists theirs.
+``python packaging/runtime_requirements.py LOCK [EXTRA...]``: pyproject.toml lists the dependencies
+of hmd and of each extra, and the metadata of the installed packages lists theirs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Sequence
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -39,9 +40,11 @@ def blocks(lock: str) -> dict[str, str]:
     return {canonicalize_name(re.split(r"[=\[ ]", part)[0]): part for part in parts[1:]}
 
 
-def main(lock: Path) -> str:
+def main(lock: Path, extras: Sequence[str] = ()) -> str:
     """Return the requirements in the order of the lock file; exits if one is not locked."""
-    wanted = closure(tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"])
+    project = tomllib.loads(PYPROJECT.read_text())["project"]
+    optional = [name for extra in extras for name in project["optional-dependencies"][extra]]
+    wanted = closure(project["dependencies"] + optional)
     locked = blocks(lock.read_text())
     if missing := sorted(wanted - locked.keys()):
         sys.exit(
@@ -51,4 +54,4 @@ def main(lock: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(main(Path(sys.argv[1])))
+    sys.stdout.write(main(Path(sys.argv[1]), sys.argv[2:]))

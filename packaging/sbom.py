@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Write what a package of hmd contains and needs, as a CycloneDX 1.6 document.
 
-``python packaging/sbom.py OUTPUT [DEB]``: the Python libraries are those of setup/requirements.lock
-that hmd runs with, by version and the digests of their files; a .deb also names the Debian packages
-that it depends on. Needs no network. With SOURCE_DATE_EPOCH set, equal sources give equal bytes.
+``python packaging/sbom.py OUTPUT [--deb DEB] [EXTRA...]``: the Python libraries are those of
+setup/requirements.lock that hmd and these extras run with, by version and the digests of their
+files; a .deb also names the Debian packages that it depends on. Needs no network. With
+SOURCE_DATE_EPOCH set, equal sources give equal bytes.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -16,7 +18,7 @@ import sys
 import time
 import tomllib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
@@ -31,12 +33,12 @@ _DIGEST = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _DEPENDS = re.compile(r"([a-z0-9][a-z0-9+.-]+)(?::any)?(?: \(([^)]+)\))?")
 
 
-def libraries(lock: Path = LOCK) -> Iterator[dict[str, Any]]:
+def libraries(extras: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the component of each Python library."""
-    for name, block in runtime_requirements.blocks(runtime_requirements.main(lock)).items():
+    for name, block in runtime_requirements.blocks(runtime_requirements.main(LOCK, extras)).items():
         version = _VERSION.search(block)
         if version is None:
-            sys.exit(f"{lock}: {name} has no version")
+            sys.exit(f"{LOCK}: {name} has no version")
         purl = f"pkg:pypi/{name}@{version[1]}"
         digests = [{"alg": "SHA-256", "content": each} for each in _DIGEST.findall(block)]
         yield {
@@ -80,16 +82,17 @@ def debian_packages(depends: str) -> Iterator[dict[str, Any]]:
                **({"properties": listed} if listed else {})}  # fmt: skip
 
 
-def document(deb: Path | None = None) -> dict[str, Any]:
+def document(deb: Path | None, extras: Sequence[str]) -> dict[str, Any]:
     """Return the whole document; with a .deb, of that package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    components = list(libraries())
+    components = list(libraries(extras))
     own = f"pkg:pypi/{project['name']}@{project['version']}"
     if deb is not None:
-        words = ["dpkg-deb", "--field", str(deb), "Depends"]
+        words = ["dpkg-deb", "--show", "--showformat", "${Architecture} ${Depends}", str(deb)]
         said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-        components += debian_packages(said)
-        own = f"pkg:deb/debian/hmd@{project['version']}?arch=amd64"
+        machine, _, depends = said.partition(" ")
+        components += debian_packages(depends)
+        own = f"pkg:deb/debian/hmd@{project['version']}?arch={machine}"
     made_s = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
     about = {"type": "application", "bom-ref": own, "name": "hmd", "version": project["version"],
              "purl": own, "licenses": [{"expression": project["license"]}]}  # fmt: skip
@@ -107,7 +110,9 @@ def document(deb: Path | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if not 2 <= len(sys.argv) <= 3:
-        sys.exit(__doc__.splitlines()[2])
-    package = Path(sys.argv[2]) if len(sys.argv) == 3 else None
-    Path(sys.argv[1]).write_text(json.dumps(document(package), indent=1) + "\n")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--deb", type=Path)
+    parser.add_argument("extras", nargs="*")
+    asked = parser.parse_intermixed_args()
+    asked.output.write_text(json.dumps(document(asked.deb, asked.extras), indent=1) + "\n")

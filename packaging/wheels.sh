@@ -3,6 +3,7 @@
 # of hmd and of the libraries that it runs with.
 
 PYTHON=$PWD/.venv/bin/python
+EXTRAS=(plot) # whose libraries packages contain too
 
 build_wheel() { # into WORK/dist; sets version
 	rm -rf "$WORK" && mkdir -p "$WORK/dist"
@@ -15,7 +16,7 @@ build_wheel() { # into WORK/dist; sets version
 fetch_libraries() { # CPU PYTHON: into WHEELS, again if the locked versions changed
 	local cpu=$1 python=$2 platforms=() each
 	WHEELS=build/wheels/$cpu-$python
-	"$PYTHON" packaging/runtime_requirements.py setup/requirements.lock >"$WORK/requirements.txt"
+	"$PYTHON" packaging/runtime_requirements.py setup/requirements.lock "${EXTRAS[@]}" >"$WORK/requirements.txt"
 	cmp -s "$WORK/requirements.txt" "$WHEELS/requirements.txt" && return
 	say "fetching the libraries that hmd runs with"
 	rm -rf "$WHEELS" && mkdir -p "$WHEELS"

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from hmd import __version__
 from tests.system.debian.conftest import ROOT, Debian, keep_kernels
@@ -25,6 +26,7 @@ def test_deb_installed_runs_and_purged_leaves_no_file(debian: Debian) -> None:
     keep_kernels(debian.folder)
     check_installed_files(debian)
     check_command(debian)
+    check_picture(debian)
     assert "ready: 0 targets" in debian.run("hmd", "run", "--once")
     edited = debian.folder / "etc/hmd/hmd.yaml"
     edited.write_text(edited.read_text() + "# mine\n")
@@ -78,6 +80,15 @@ def check_command(debian: Debian) -> None:
     # What a user has in PYTHONPATH is not hmd's.
     debian.run("sh", "-c", "mkdir /tmp/bad && echo raise SystemExit >/tmp/bad/numpy.py")
     assert "node" in debian.run("env", "PYTHONPATH=/tmp/bad", "hmd", "topology")
+
+
+def check_picture(debian: Debian) -> None:
+    debian.run("hmd", "record", "-o", "/tmp/run.hmdt", "--", "python3", "-c", "list(range(10**6))")
+    folder = "MPLCONFIGDIR=/tmp/matplotlib"  # its cache of fonts, else in the user's home
+    debian.run("env", folder, "hmd", "trace", "heatmap", "/tmp/run.hmdt", "-o", "/tmp/heat.png")
+    with Image.open(debian.folder / "tmp/heat.png") as picture:
+        colours = picture.convert("RGB").getcolors(picture.width * picture.height)
+    assert colours is not None and len(colours) > 50
 
 
 def test_deb_files_do_not_contain_the_build_path(package: Path, tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ def test_sbom_lists_the_locked_libraries_and_what_they_need(tmp_path: Path) -> N
         assert all(digest["content"] in LOCK for digest in files["hashes"])
     assert set(found["dependencies"][0]["dependsOn"]) == {c["bom-ref"] for c in found["components"]}
     assert sbom(tmp_path) == found
+    with_pictures = {each["name"] for each in sbom(tmp_path, "plot")["components"]}
+    assert with_pictures > versions.keys() | {"matplotlib", "pillow"}
 
 
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="no dpkg-deb")
@@ -58,20 +60,20 @@ def test_sbom_of_a_deb_has_its_debian_dependencies(tmp_path: Path) -> None:
     control = tmp_path / "made/DEBIAN/control"
     control.parent.mkdir(parents=True)
     control.write_text(
-        "Package: hmd\nVersion: 0.1.0\nArchitecture: amd64\nMaintainer: n <n@e.example>\n"
+        "Package: hmd\nVersion: 0.1.0\nArchitecture: arm64\nMaintainer: n <n@e.example>\n"
         "Depends: libc6 (>= 2.34), python3:any (>= 3.11~), python3 (<< 3.12), procps\n"
         "Description: for a test\n"
     )
     package = tmp_path / "hmd.deb"
     subprocess.run(["dpkg-deb", "--build", control.parents[1], package], check=True)
-    found = sbom(tmp_path, package)
+    found = sbom(tmp_path, "--deb", package, "plot")
     packages = {
         each["name"]: [bound["value"] for bound in each.get("properties", ())]
         for each in found["components"]
         if each["purl"].startswith("pkg:deb/")
     }
     assert packages == {"libc6": [">= 2.34"], "python3": [">= 3.11~", "<< 3.12"], "procps": []}
-    assert found["metadata"]["component"]["purl"] == "pkg:deb/debian/hmd@0.1.0?arch=amd64"
+    assert found["metadata"]["component"]["purl"] == "pkg:deb/debian/hmd@0.1.0?arch=arm64"
 
 
 def test_spack_recipe_needs_what_the_project_needs() -> None:
