@@ -31,9 +31,10 @@ ln -s python "$environment/bin/python3"
 ln -s ../lib/hmd/bin/hmd "$root/usr/bin/hmd"
 printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "$python" \
 	>"$environment/pyvenv.cfg"
-mv "$site/share" "$root/usr/share"
 # Of the programs, hmd alone: those of its libraries are for developers.
 rm -rf "$site/bin"
+find "$site/share/man" -type f ! -name 'hmd*' -delete
+mv "$site/share" "$root/usr/share"
 find "$environment" -type d \( -name tests -o -name __pycache__ \) -prune -exec rm -rf {} +
 # Lists with hashes of what has been moved or left out.
 find "$environment" \( -name direct_url.json -o -path '*.dist-info/RECORD' \) -delete
