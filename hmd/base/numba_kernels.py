@@ -11,11 +11,12 @@ else at the first call of one of them. numba is imported then, so that a process
 count, such as a daemon without targets' processes, saves its 0.3 s and 60 MiB.
 
 Machine code is kept next to the source, else in the user's ``~/.cache``, or in ``NUMBA_CACHE_DIR``;
-a user who can write to none of them gets code that is compiled again in each process. Cached code
-is valid for one :func:`code_digest`, which covers all that is compiled into it, in whatever file.
-To compile takes about a second per kernel, to load 10 ms. :func:`compile_pending` fills the cache
-in processes of its own, for one that must not stand still. A call goes through a ``LazyKernel``,
-which adds 0.1 µs.
+a user who can write to none of them gets code that is compiled again in each process. What root has
+compiled next to the source, as packages do when they are installed, comes first for all users.
+Cached code is valid for one :func:`code_digest`, which covers all that is compiled into it, in
+whatever file. To compile takes about a second per kernel, to load 10 ms. :func:`compile_pending`
+fills the cache in processes of its own, for one that must not stand still. A call goes through a
+``LazyKernel``, which adds 0.1 µs.
 """
 
 from __future__ import annotations
@@ -289,7 +290,8 @@ def compile_pending(
     counts = uncompiled(skip)
     done, total = 0, sum(counts.values())
     report(done, total)
-    _note_compilation()  # here, rather than in each fork
+    if counts:
+        _note_compilation()  # here, rather than in each fork
     for name, count in counts.items():
         process = get_context("fork").Process(target=load, args=(name,))
         process.start()
@@ -302,17 +304,19 @@ def compile_pending(
 
 def keeps_code() -> bool:
     """Return whether this user can write to a cache."""
-    found = _cache_of(cast(FunctionType, code_digest), typed=True)
+    found = _cache_of(cast(FunctionType, code_digest), typed=False)
     return found is not None and found._enabled != READ_ONLY
 
 
 def _is_compiled(function: FunctionType) -> bool:
     """Return whether the cache has the machine code of a typed kernel for this CPU."""
+    found = _cache_of(function, typed=True)
+    return found is not None and _has_code(found, function)
+
+
+def _has_code(found: Any, function: FunctionType) -> bool:
     from numba.core.registry import cpu_target
 
-    found = _cache_of(function, typed=True)
-    if found is None:
-        return False
     key = found._index_key(_signature(function), cpu_target.target_context.codegen())
     return key in found._cache_file._load_index()
 
@@ -323,6 +327,17 @@ def _cache_of(function: FunctionType, *, typed: bool) -> Any:
     from numba.core import caching
 
     options: dict[str, Any] = _KERNEL_OPTIONS if typed else _GENERIC_OPTIONS
+    # Numba's own stamp is the time and size of the function's file, which installers and images
+    # change. It is compared after unpickling the index, which fails where a class has gone; the
+    # version is compared before that.
+    text = repr([(k, sorted(v) if isinstance(v, set) else v) for k, v in sorted(options.items())])
+    version = f" {code_digest(function, text)}"
+    in_tree: Any = caching.InTreeCacheLocator
+    if typed and in_tree.from_function(function, function.__code__.co_filename) is None:
+        # What the installation of a package has compiled.
+        found = _read_only_cache(function, in_tree)
+        if _has_code(_stamped(found, version), function):
+            return found
     try:
         found = cast(Any, caching).FunctionCache(function)
     except RuntimeError as error:
@@ -331,26 +346,28 @@ def _cache_of(function: FunctionType, *, typed: bool) -> Any:
             raise
         if not os.environ.get("NUMBA_CACHE_DIR"):
             return None
-        found = _read_only_cache(function)
-    # Numba's own stamp is the time and size of the function's file, which installers and images
-    # change. It is compared after unpickling the index, which fails where a class has gone; the
-    # version is compared before that.
-    text = repr([(k, sorted(v) if isinstance(v, set) else v) for k, v in sorted(options.items())])
-    found._cache_file._version += f" {code_digest(function, text)}"
+        found = _read_only_cache(function, caching.UserProvidedCacheLocator)
+    return _stamped(found, version)
+
+
+def _stamped(found: Any, version: str) -> Any:
+    """Make code of other versions invalid for a cache; returns it."""
+    found._cache_file._version += version
     found._cache_file._source_stamp = ""
     return found
 
 
-def _read_only_cache(function: FunctionType) -> Any:
-    """Return a function's cache in ``NUMBA_CACHE_DIR`` that is only read, as in images."""
+def _read_only_cache(function: FunctionType, locator: Any) -> Any:
+    """Return a function's cache where a locator finds it, that is only read, as in images."""
     from numba.core import caching
 
-    locator: Any = caching.UserProvidedCacheLocator
-    is_writable, locator.ensure_cache_path = locator.ensure_cache_path, lambda _: None
+    every: Any = caching.CacheImpl
+    is_writable, locators = locator.ensure_cache_path, every._locator_classes
+    locator.ensure_cache_path, every._locator_classes = (lambda _: None), [locator]
     try:
         found = cast(Any, caching).FunctionCache(function)
     finally:
-        locator.ensure_cache_path = is_writable
+        locator.ensure_cache_path, every._locator_classes = is_writable, locators
     found._enabled, found.save_overload = READ_ONLY, lambda *_: None
     return found
 

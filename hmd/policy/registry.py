@@ -200,6 +200,7 @@ def compile_kernels(report: Callable[[int, int], None]) -> None:
 
 COMPILER: Final = (
     sys.executable,
+    *(["-I"] if sys.flags.isolated else []),  # as packages start hmd: not the current folder's
     "-c",
     f"from {__name__} import compile_kernels; compile_kernels(lambda *_: None)",
 )

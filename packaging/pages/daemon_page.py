@@ -42,7 +42,7 @@ FILES = (
     ("/etc/hmd/hmd.d/*.yaml", "Drop-ins, merged into it in the order of their names."),
     ("/run/hmd.d/*.yaml", "Targets that batch systems add, until reboot."),
     ("/run/hmd/hmd.sock", "The status socket of 'hmd status' and 'hmd top'."),
-    ("/var/cache/hmd", "Machine code of the kernels; compiled again if it is missing."),
+    ("/var/cache/hmd", "Machine code of kernels that the installation lacks."),
     ("/var/lib/hmd", "What outlives a restart: admin requests, the history of 'hmd report'."),
     ("/var/lib/hmd/profiles", "What is known of programs from former runs: hmd-profile(1)."),
     ("/var/lib/hmd-emulate/kernel", "The kernel of 'hmd emulate', unpacked by root."),

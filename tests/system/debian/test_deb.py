@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from hmd import __version__
-from tests.system.debian.conftest import ROOT, Debian, keep_kernels
+from tests.system.debian.conftest import ROOT, Debian, keep_kernels, lend_kernels
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -20,6 +20,7 @@ pytestmark = [
 
 def test_deb_installed_runs_and_purged_leaves_no_file(debian: Debian) -> None:
     before, users = debian.files(), debian.run("getent", "passwd")
+    lend_kernels(debian.folder)
     assert "all kernels are compiled" in debian.run(
         "dpkg", "--force-unsafe-io", "--install", "/tmp/hmd.deb"
     )

@@ -56,7 +56,7 @@ def image(
     scratch = images.run("from", "scratch").strip()
     images.run("add", "--quiet", scratch, str(clean), "/")
     if KERNELS.exists():
-        images.run("add", "--quiet", scratch, str(KERNELS), "/var/cache/hmd")
+        images.run("add", "--quiet", scratch, str(KERNELS), "/usr/lib/hmd")
     images.run("commit", "--quiet", "--rm", scratch, f"docker.io/library/{base[1]}")
     context = folder / "context"
     (context / "build/deb").mkdir(parents=True)

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from bench.debian import Booted, booted
 from hmd import __version__
-from tests.system.debian.conftest import Booted, Debian, booted, keep_kernels
+from tests.system.debian.conftest import Debian, keep_kernels, lend_kernels
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -74,7 +75,7 @@ def follows(found: dict[str, Any]) -> bool:
 
 @pytest.fixture
 def machine(debian: Debian, package: Path, tmp_path: Path) -> Iterator[Booted]:
-    with booted(debian) as running:
+    with booted(debian.folder) as running:
         # Its systemd has emptied /tmp.
         for name, made in (("hmd.deb", package), ("next.deb", newer(package, tmp_path))):
             (debian.folder / "root" / name).hardlink_to(made)
@@ -83,6 +84,7 @@ def machine(debian: Debian, package: Path, tmp_path: Path) -> Iterator[Booted]:
 
 def test_service_is_started_controlled_upgraded_and_purged(machine: Booted, debian: Debian) -> None:
     before = debian.files()
+    lend_kernels(debian.folder)
     machine.run("dpkg", "--force-unsafe-io", "--install", "/root/hmd.deb")
     keep_kernels(machine.folder)
     assert machine.show("ActiveState", "UnitFileState") == {
@@ -95,6 +97,8 @@ def test_service_is_started_controlled_upgraded_and_purged(machine: Booted, debi
         *("-c", PROGRAM),
     )
     try:
+        # A trial by root, as in the tutorial, leaves its lock.
+        machine.run("hmd", "run", "--config", "/etc/hmd/hmd.yaml", "--dry-run", "--ticks", "1")
         machine.run("hmd", "enable", "--yes", "--sampler", "faults")
         check_runs_as_its_user(machine)
         check_admin_requests_by_permission(machine)
@@ -113,7 +117,9 @@ def check_runs_as_its_user(machine: Booted) -> None:
     assert (service["User"], service["ActiveState"], service["NRestarts"]) == ("hmd", "active", "0")
     assert service["StatusText"].startswith("1 processes of 1 targets, sampler faults")
     assert found["pid"] == int(service["MainPID"])
-    # Nothing was compiled in the daemon: not in its unit, and not after the start.
+    # Nothing was compiled in the daemon: not in its unit, and not after the start. What root has
+    # compiled is also for the daemon's user.
+    assert not list((machine.folder / "var/cache/hmd").rglob("*.nbi"))
     said = machine.run("journalctl", "--unit", "hmd", "--output", "cat")
     assert "compiling" not in said
     assert status(machine, lambda now: now["sampler"]["samples"] > 0)

@@ -100,6 +100,29 @@ def test_cache_that_cannot_be_written_to_is_read(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("4 6\n", "")
 
 
+def test_code_next_to_sources_of_another_user_is_read(tmp_path: Path) -> None:
+    """As of a package: root has compiled it, and the daemon's user has a cache of its own."""
+    program = "from functions import *; print(doubled(2))"
+    _run(tmp_path, {}, TYPED, program)
+    refuse = (
+        "import tempfile\n"
+        "write = tempfile.TemporaryFile\n"
+        "def refuse(dir=None, **options):\n"
+        "    if str(dir).endswith('__pycache__'): raise OSError(13, 'Permission denied')\n"
+        "    return write(dir=dir, **options)\n"
+        "tempfile.TemporaryFile = refuse\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(refuse)
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    done = _run(tmp_path, cache, TYPED, program)
+    assert (done.stdout, done.stderr) == ("4\n", "")
+    assert not list((tmp_path / "cache").rglob("*.nbi"))
+    changed = TYPED.replace("2 * value", "3 * value")
+    done = _run(tmp_path, cache, changed, program)
+    assert (done.stdout, done.stderr.count("compiling kernels")) == ("6\n", 1)
+    assert len(list((tmp_path / "cache").rglob("*.nbi"))) == 1
+
+
 def test_pending_kernels_compiled_in_forks_leave_nothing_to_compile(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("from functions import doubled\n" + TYPED)
     steps = (

@@ -24,5 +24,8 @@ done
 mkdir dev/shm dev/pts
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
-exec env -i container=lxc PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 chroot . \
+# Not chroot: there, programs may not make user namespaces, as units with PrivateUsers= do.
+pivot_root . mnt
+umount -l mnt
+exec env -i container=lxc PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
 	/lib/systemd/systemd --unit=multi-user.target --log-target=console --show-status=no
