@@ -33,7 +33,7 @@ class InstanceLock:
         path = socket.with_name(socket.name + ".lock")
         try:
             socket.parent.mkdir(mode=0o755, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            self._fd = _open_lock(path)
         except OSError as error:
             raise os_error(
                 error,
@@ -50,14 +50,26 @@ class InstanceLock:
                 f"another hmd{f' (pid {holder})' if holder else ''} already serves {socket}: "
                 "stop it, or set observe.socket to another path"
             ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # opened for reading only
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Release the lock; the file stays, since to remove it would race with the next holder."""
         with contextlib.suppress(OSError):
             os.close(self._fd)
         self._fd = -1
+
+
+def _open_lock(path: Path) -> int:
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o644)
+    except PermissionError:
+        if not path.exists():
+            raise
+        # Left by another user's daemon, as by root's before the service: it can still be locked.
+        return os.open(path, flags | os.O_RDONLY)
 
 
 class Endpoints:
