@@ -4,20 +4,21 @@
     python -m bench.monitoring.dashboard [PROGRAM] [RUNS]   a program of the suite (drift, 4 runs)
 
 The program runs a few times in the emulated machine, with a third of its memory fast, next to the
-daemon, whose metrics a Prometheus on this host gets every second. The picture has the rows ``ROWS``
-in Grafana's arrangement, drawn from that server's answers. Seconds are those of the guest's clock.
-Needs the extra plot.
+daemon, whose metrics a Prometheus on this host gets every second. The picture has the panels
+``PANELS``, drawn from that server's answers. Needs the extra plot.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import re
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,11 +39,26 @@ from bench.suite.inputs import prepare
 from hmd.emulate.demo.measure import service
 from hmd.emulate.vm.images import warm_kernels
 
-COLUMNS, WIDTH_IN, ROW_IN = 24, 22.0, 0.36
+STATS = ("State", "Last tick", "Fast share", "Stall time saved")
+PANELS = (
+    *("Memory of targets by tier", "Accesses by tier"),
+    *("Memory with 90 % of accesses", "Runtime with other fast memory"),
+    *("Moved", "Predicted and realised saving"),
+    *("Samples", "Overhead of samples"),
+    *("Time of stages", "Ping-pong"),
+    *("CPU", "Memory"),
+)
+"""Of some fifty panels, those that fit a page which is read on a phone, where a pixel of three is
+left: two columns, large letters."""
+
+WIDTH_IN, ROW_IN, DPI = 10.0, 3.3, 100
 POINTS = 240
 COLOURS = 64
-MARGIN = {"left": 0.7, "right": 0.1, "top": 0.32, "bottom": 0.75}
-"""Margins of a panel in inches, for ticks, title and legend."""
+LINES = (
+    *(("#003f5c", "-"), ("#d1495b", "--"), ("#66a182", "-."), ("#edae49", (0, (1, 1)))),
+    *(("#8d6a9f", (0, (5, 1, 1, 1))), ("#777777", (0, (1, 3)))),
+)
+"""Colours that differ in grey too, and dashes."""
 SCALES = {
     "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")),
     "Bps": ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1 << 10, "KiB/s"), (1, "B/s")),
@@ -50,14 +66,10 @@ SCALES = {
     "percentunit": ((0.01, "%"),),
 }
 
-_SHORT = 5
-"""Characters of a unit that the ticks of an axis have room for; longer ones are in the title."""
-
-ROWS = ("Overview", "Tiers", "Targets", "Decisions and moves", "Sampling", "Cost of hmd")
 RATIO = "1:2"
 PACE = Pace(1.0)
 ADDRESS = "127.0.0.1:9744"
-RATE_INTERVAL = "8s"
+RATE_INTERVAL = "20s"
 
 
 def draw(
@@ -70,58 +82,28 @@ def draw(
     import matplotlib.pyplot as plt
     from PIL import Image
 
-    found = _arranged(rate_interval)
-    height = max(panel.raw["gridPos"]["y"] + panel.raw["gridPos"]["h"] for panel in found)
-    figure = plt.figure(figsize=(WIDTH_IN, height * ROW_IN), facecolor="#f4f5f5")
+    found = {panel.title: panel for panel in panels(rate_interval=rate_interval)}
+    rows = 1 + len(PANELS) // 2
+    plt.rcParams.update({"font.size": 15, "axes.titlesize": 17, "axes.linewidth": 0.8})
+    figure = plt.figure(figsize=(WIDTH_IN, (rows - 0.6) * ROW_IN), layout="constrained")
+    grid = figure.add_gridspec(rows, 4, height_ratios=[0.4, *[1.0] * (rows - 1)])
+    for column, title in enumerate(STATS):
+        _figure(figure.add_subplot(grid[0, column]), found[title], prometheus, end_s)
     step_s = max(1.0, (end_s - begin_s) / POINTS)
-    named = set()
-    for panel in found:
-        if panel.row not in named:
-            named.add(panel.row)
-            top = 1 - (panel.raw["gridPos"]["y"] - 0.35) / height
-            figure.text(0.004, top, panel.row, fontsize=12, fontweight="bold", va="center")
-        axes = figure.add_axes(_box(panel.raw["gridPos"], height, panel.kind))
-        if panel.kind == "timeseries":
-            _lines(axes, panel, prometheus, (begin_s, end_s, step_s))
-        elif panel.kind == "bargauge":
-            _bars(axes, panel, prometheus, end_s)
-        else:
-            _figure(axes, panel, prometheus, end_s)
-    figure.savefig(path, dpi=75)
+    for place, title in enumerate(PANELS):
+        row, left = 1 + place // 2, place % 2 * 2
+        axes = figure.add_subplot(grid[row, left : left + 2])
+        _lines(axes, found[title], prometheus, (begin_s, end_s, step_s))
+    figure.savefig(path, dpi=DPI)
     plt.close(figure)
     with Image.open(path) as image:
-        image.quantize(COLOURS).save(path, optimize=True)
-
-
-def _arranged(rate_interval: str) -> list[DashboardPanel]:
-    """Return the panels of ``ROWS``, with each row below the one before."""
-    found, top = [], 1
-    for row in ROWS:
-        of_row = [panel for panel in panels(rate_interval=rate_interval) if panel.row == row]
-        places = [panel.raw["gridPos"] for panel in of_row]
-        moved = top - min(place["y"] for place in places)
-        for place in places:
-            place["y"] += moved
-        top = 1 + max(place["y"] + place["h"] for place in places)
-        found += of_row
-    return found
-
-
-def _box(place: Mapping[str, int], height: int, kind: str) -> tuple[float, float, float, float]:
-    """Return the axes of a panel as shares of the figure: left, bottom, width, height."""
-    margin = MARGIN if kind == "timeseries" else {**MARGIN, "left": 0.1, "bottom": 0.3}
-    tall, column_in = height * ROW_IN, WIDTH_IN / COLUMNS
-    left = place["x"] * column_in + margin["left"]
-    bottom = tall - (place["y"] + place["h"]) * ROW_IN + margin["bottom"]
-    wide = place["w"] * column_in - margin["left"] - margin["right"]
-    high = place["h"] * ROW_IN - margin["top"] - margin["bottom"]
-    return left / WIDTH_IN, bottom / tall, wide / WIDTH_IN, high / tall
+        image.convert("RGB").quantize(COLOURS).save(path, optimize=True)
 
 
 def _lines(
     axes: Any, panel: DashboardPanel, prometheus: Prometheus, when: tuple[float, float, float]
 ) -> None:
-    from matplotlib.ticker import MultipleLocator
+    from matplotlib.ticker import MaxNLocator
 
     defaults = panel.raw["fieldConfig"]["defaults"]
     overrides = panel.raw["fieldConfig"]["overrides"]
@@ -131,21 +113,26 @@ def _lines(
         for query in panel.queries
         for one in prometheus.ask_range(query.expr, *when)
     ]
+    # What stays zero needs no line, unless all does.
+    series = [pair for pair in series if any(value for _, value in pair[1].points)] or series
     most = max((abs(value) for _, one in series for _, value in one.points), default=0.0)
     scale, unit = _scale(defaults["unit"], most)
     stacked = defaults["custom"]["stacking"]["mode"] == "normal"
     floor: dict[float, float] = {}
-    for name, one in series:
+    for (name, one), (colour, dashes) in zip(series, itertools.cycle(LINES), strict=False):
         sign = -1 if below and re.search(below, name) else 1
         seconds = [at - when[0] for at, _ in one.points]
         values = [sign * value / scale for _, value in one.points]
         if stacked:
             bases = [floor.get(at, 0.0) for at in seconds]
-            tops = [base + value for base, value in zip(bases, values, strict=True)]
-            axes.fill_between(seconds, bases, tops, alpha=0.4, linewidth=0)
-            floor.update(zip(seconds, tops, strict=True))
-            values = tops
-        axes.plot(seconds, values, linewidth=1.2, label=name)
+            values = [base + value for base, value in zip(bases, values, strict=True)]
+            axes.fill_between(seconds, bases, values, color=colour, alpha=0.5, linewidth=0)
+            floor.update(zip(seconds, values, strict=True))
+        for after in range(len(seconds) - 1, 0, -1):  # a gap, not a line across it
+            if seconds[after] - seconds[after - 1] > 2 * when[2]:
+                seconds.insert(after, seconds[after - 1])
+                values.insert(after, math.nan)
+        axes.plot(seconds, values, linewidth=2, label=name, color=colour, linestyle=dashes)
     if not most:
         axes.set_ylim(-0.02, 1)
     elif defaults.get("min") == 0:
@@ -153,43 +140,27 @@ def _lines(
     if defaults.get("max") is not None:
         axes.set_ylim(top=defaults["max"] / scale)
     axes.set_xlim(0, when[1] - when[0])
-    axes.xaxis.set_major_locator(MultipleLocator(60))
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=(1.2, 3, 6)))
     axes.xaxis.set_major_formatter(lambda second, _: f"{second // 60:.0f}:{second % 60:02.0f}")
-    short = unit if len(unit) <= _SHORT else ""
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g} {short}".rstrip())
-    axes.grid(alpha=0.3, linewidth=0.5)
-    axes.tick_params(labelsize=9, length=2)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.grid(alpha=0.3, linewidth=0.8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.set_title(
-        panel.title if short == unit else f"{panel.title} ({unit})", fontsize=10, loc="left"
-    )
-    if not series:
-        return
-    columns = min(len(series), 4)
-    axes.legend(
-        loc="upper left",
-        bbox_to_anchor=(0, -0.12),
-        ncol=columns,
-        fontsize=9,
-        frameon=False,
-        borderaxespad=0,
-        handlelength=1,
-        columnspacing=1,
-    )
-
-
-def _bars(axes: Any, panel: DashboardPanel, prometheus: Prometheus, now_s: float) -> None:
-    series = prometheus.ask(panel.queries[0].expr, now_s)
-    scale, unit = _scale(panel.raw["fieldConfig"]["defaults"]["unit"], series[0].last)
-    names = [_name(panel.queries[0].legend, one) for one in series]
-    values = [one.last / scale for one in series]
-    axes.barh(names, values, color="tab:green", alpha=0.5)
-    for row, (name, value) in enumerate(zip(names, values, strict=True)):
-        axes.text(0, row, f" {name}: {value:.3g} {unit}", va="center", fontsize=9)
-    axes.invert_yaxis()
-    axes.set_axis_off()
-    axes.set_title(panel.title, fontsize=10, loc="left")
+    axes.set_title(panel.title, loc="left")
+    axes.set_ylabel(unit or "ratio")
+    axes.set_xlabel("min:s", loc="right", labelpad=-14, fontsize=12)
+    if series:
+        axes.legend(
+            loc="upper left",
+            bbox_to_anchor=(-0.15, -0.12),
+            ncol=2 if max(len(name) for name, _ in series) <= 16 else 1,
+            fontsize=13,
+            frameon=False,
+            borderaxespad=0,
+            handlelength=1.6,
+            columnspacing=1,
+        )
 
 
 def _figure(axes: Any, panel: DashboardPanel, prometheus: Prometheus, now_s: float) -> None:
@@ -205,15 +176,12 @@ def _figure(axes: Any, panel: DashboardPanel, prometheus: Prometheus, now_s: flo
         if "mappings" in defaults:
             state = defaults["mappings"][0]["options"][f"{value:.0f}"]
             text, colour = state["text"], f"tab:{state['color']}"
-        if panel.raw["options"].get("textMode") == "name":
-            text = _name(panel.queries[0].legend, answer[0]).replace(" ", "\n")
-    size = 15 if "\n" not in text else 9
-    axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=size, color=colour)
+    axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=18, color=colour)
     axes.set_xticks([])
     axes.set_yticks([])
     for side in axes.spines.values():
         side.set_alpha(0.2)
-    axes.set_title(panel.title, fontsize=10, loc="left")
+    axes.set_title(panel.title, fontsize=14, loc="left")
 
 
 def _name(legend: str, series: Series) -> str:
