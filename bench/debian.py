@@ -46,7 +46,7 @@ class Booted:
         spaces = ("--mount", "--pid", "--cgroup", "--uts", "--ipc", "--root", "--wd")
         self._enter = ["nsenter", "--target", str(first), *spaces]
 
-    def run(self, *words: str, code: int | None = 0, timeout_s: float = 200) -> str:
+    def run(self, *words: str, code: int | None = 0, timeout_s: float = 400) -> str:
         """Run a command in it as root; return what it printed, errors too."""
         return run([*self._enter, *words], timeout_s, code)
 
