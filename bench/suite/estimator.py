@@ -326,6 +326,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
             place.barh(at, mean, 0.36, color=colour, label=f"{label}, mean")
             place.plot(worst, at, "|", color=colour, markersize=8, label=f"{label}, worst")
         place.set_yticks(list(rows), [case["program"] for case in cases])
+        place.set_ylim(-0.7, len(cases) - 0.3)
         place.set_xlabel("error of the runtime, %")
         place.set_title(preset)
     (axes[0] if len(presets) > 1 else axes).legend(fontsize="small")
