@@ -37,13 +37,14 @@ class PartFigures(NamedTuple):
 
     ``slow_ns`` and ``fast_ns`` are how long its thread ran in both runs. Of their difference,
     ``waiting_ns`` is waits for loads, ``holding_ns`` fill buffers that stores hold, ``queueing_ns``
-    queues of streams; ``unloaded_ns`` is what waits for loads were beside an idle tier.
-    ``held_up`` is 1 where streams wait for a saturated tier in the slow run, 0 where not, and
-    ``fast_held_ns`` for how long they do in the fast run. Latencies of loads: in slow memory
-    ``loaded_latency_ns`` at the slow run's load, ``idle_latency_ns`` without load, in fast memory
-    ``fast_latency_ns``. ``alone`` is the share of misses that overlap with none, ``overlapping``
-    the number that each of the others overlaps with, and ``core_factor``, ``(parts, chances)``, the
-    factor on that rule at the chances of :mod:`hmd.estimate.overlap`.
+    queues of streams; ``idle_waits_ns`` is the waits for loads without load on the slow tier.
+    ``bandwidth_bound`` is 1 where streams wait for the slow tier's bandwidth alone in the slow run,
+    0 where not; ``fast_bound_ns`` is how long they wait for the fast tier's in the fast run.
+    Latencies of loads: in slow memory ``loaded_latency_ns`` at the slow run's load,
+    ``idle_latency_ns`` without load, in fast memory ``fast_latency_ns``. ``alone`` is the share of
+    misses that overlap with none, ``overlapping`` the number that each of the others overlaps with,
+    and ``core_factor``, ``(parts, chances)``, the factor on that rule at the chances of
+    :mod:`hmd.estimate.overlap`.
     """
 
     slow_ns: Float64s
@@ -51,9 +52,9 @@ class PartFigures(NamedTuple):
     waiting_ns: Float64s
     holding_ns: Float64s
     queueing_ns: Float64s
-    unloaded_ns: Float64s
-    held_up: Float64s
-    fast_held_ns: Float64s
+    idle_waits_ns: Float64s
+    bandwidth_bound: Float64s
+    fast_bound_ns: Float64s
     loaded_latency_ns: Float64s
     idle_latency_ns: Float64s
     fast_latency_ns: Float64s
@@ -149,7 +150,7 @@ def _share(part: float, whole: float, otherwise: float) -> float:
 
 
 @inline
-def _mixed(share: float, of_share: float, of_rest: float) -> float:
+def _blend(share: float, of_share: float, of_rest: float) -> float:
     return share * of_share + (1 - share) * of_rest
 
 
@@ -273,12 +274,12 @@ def price_windows(
             if queueing_ns > 0:
                 saturated = min(busy, tier_busy) * (fast_ns + queueing_ns)
                 queues_ns[k] = max(queues_ns[k], saturated - fast_ns)
-            # Streams that a tier holds up wait for its traffic alone, and both tiers work at once.
-            held_ns = min(busy, tier_busy) * (parts.slow_ns[p] - parts.unloaded_ns[p])
-            left_ns = fast_ns - min(fast_ns * traffic[p], parts.fast_held_ns[p])
-            streams_ns[k] = max(held_ns, left_ns) + parts.unloaded_ns[p] * share[p]
-            busy_ns[k] = _mixed(
-                parts.held_up[p], streams_ns[k], fast_ns + waits_ns[k] + queues_ns[k]
+            # Streams that are bound by bandwidth: both tiers work at once.
+            bound_ns = min(busy, tier_busy) * (parts.slow_ns[p] - parts.idle_waits_ns[p])
+            left_ns = fast_ns - min(fast_ns * traffic[p], parts.fast_bound_ns[p])
+            streams_ns[k] = max(bound_ns, left_ns) + parts.idle_waits_ns[p] * share[p]
+            busy_ns[k] = _blend(
+                parts.bandwidth_bound[p], streams_ns[k], fast_ns + waits_ns[k] + queues_ns[k]
             )
         if numbers.load_known:
             # A longer window has less load, hence less latency: one length goes with its own load.
@@ -293,7 +294,7 @@ def price_windows(
                     p = first + k
                     factor = _slow_latency_factor(parts, p, load, windows.load_power[w])
                     others_ns = parts.fast_ns[p] + waits_ns[k] * factor + queues_ns[k]
-                    busy_ns[k] = _mixed(parts.held_up[p], streams_ns[k], others_ns)
+                    busy_ns[k] = _blend(parts.bandwidth_bound[p], streams_ns[k], others_ns)
                 if _wall_ns(windows, parts, w, first, busy_ns) > tried_ns:
                     low_ns = tried_ns
                 else:

@@ -86,9 +86,9 @@ COUNTED_QUEUES_ERROR = 0.08
 _KNEE_AT = 0.7  # share of time for which a tier is busy, from which latency rises steeply
 _SATURATED, _WAITING, _STREAMING = (0.5, 0.7), (0.4, 0.6), (0.5, 0.9)
 """Shares of time for which a tier is busy and for which a thread waits, and of lines that were
-prefetched: up to the first nothing is held up by a tier's bandwidth alone, from the second on
+prefetched: up to the first nothing is bound by a tier's bandwidth alone, from the second on
 everything."""
-_UNKNOWN_OVERLAP = 3.0
+UNKNOWN_OVERLAP = 3.0
 """Misses that overlap with another one where no pairs show it."""
 _BUFFERS_FREE = (0.6, 0.9)
 """Shares of the fill buffers in use: up to the first no load waits for one, from the second all."""
@@ -216,8 +216,9 @@ def build_model(
     overlap = fit_overlap(near, waits) if pairs.enough else fit_overlap_to_times(waits)
     fast_latency = _unqueued_latency(runs, runs.fast, rows)
     loaded_latency = np.maximum(_unqueued_latency(runs, runs.slow, rows), fast_latency + 1)
-    unloaded = rows.misses / (1 + (near if pairs.enough else _UNKNOWN_OVERLAP))
-    unloaded *= max(runs.speeds.slow_latency_ns - runs.speeds.fast_latency_ns, 0.0)
+    fast_work_ns = np.add(*runs.speeds.work_ns("fast", runs.fast.read_bytes, runs.fast.write_bytes))
+    idle_waits = rows.misses / (1 + (near if pairs.enough else UNKNOWN_OVERLAP))
+    idle_waits *= max(runs.speeds.slow_latency_ns - runs.speeds.fast_latency_ns, 0.0)
     of_class = rows.total.reshape(len(AccessClass), -1)
     streamed = _share(of_class[AccessClass.STREAMED_LOAD :].sum(0), of_class.sum(0))
     figures = PartFigures(
@@ -226,9 +227,9 @@ def build_model(
         waiting_ns=waiting,
         holding_ns=holding,
         queueing_ns=queueing,
-        unloaded_ns=np.minimum(unloaded, longer),
-        held_up=_above(streamed, _STREAMING) * _held_up(runs.slow, work.ns),
-        fast_held_ns=_stalled_ns(runs.fast) * _held_up(runs.fast, _fast_work_ns(runs)),
+        idle_waits_ns=np.minimum(idle_waits, longer),
+        bandwidth_bound=_ramp(streamed, _STREAMING) * _bandwidth_bound(runs.slow, work.ns),
+        fast_bound_ns=runs.fast.stalled_by_part_ns * _bandwidth_bound(runs.fast, fast_work_ns),
         loaded_latency_ns=loaded_latency,
         idle_latency_ns=np.minimum(runs.speeds.slow_latency_ns or loaded_latency, loaded_latency),
         fast_latency_ns=fast_latency,
@@ -306,30 +307,15 @@ def _window_figures(
     )
 
 
-def _above(value: Floats, limits: tuple[float, float]) -> Floats:
+def _ramp(value: Floats, limits: tuple[float, float]) -> Floats:
     """Return 0 up to the first limit, 1 from the second on."""
     return np.clip((value - limits[0]) / (limits[1] - limits[0]), 0.0, 1.0)
 
 
-def _stalled_ns(run: AlignedRun) -> Floats:
-    """Return for how long each part's thread waited for memory, ``(parts,)``, by their times."""
-    threads = len(run.busy_ns) // len(run.ns)
-    of_all = np.repeat(run.busy_ns.reshape(len(run.ns), -1).sum(1), threads)
-    return np.repeat(run.stalled_ns, threads) * _share(run.busy_ns, of_all)
-
-
-def _held_up(run: AlignedRun, work_ns: Floats) -> Floats:
-    """Return 1 where a tier's traffic holds its threads up, ``(parts,)``: it is busy, they wait."""
+def _bandwidth_bound(run: AlignedRun, work_ns: Floats) -> Floats:
+    """Return 1 where threads wait for a tier's bandwidth, ``(parts,)``: it is busy, they wait."""
     busy = np.repeat(_share(work_ns, run.ns), len(run.busy_ns) // len(run.ns))
-    return _above(busy, _SATURATED) * _above(_share(_stalled_ns(run), run.busy_ns), _WAITING)
-
-
-def _fast_work_ns(runs: AlignedRuns) -> Floats:
-    """Return the time that the fast run's traffic takes at its tier's peak bandwidths, if known."""
-    read, write = runs.speeds.fast_read_bytes_per_ns, runs.speeds.fast_write_bytes_per_ns
-    if min(read, write) <= 0:
-        return np.zeros(runs.windows)
-    return np.asarray(runs.fast.read_bytes / read + runs.fast.write_bytes / write)
+    return _ramp(busy, _SATURATED) * _ramp(_share(run.stalled_by_part_ns, run.busy_ns), _WAITING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hmd.base.errors import UsageError
 from hmd.base.units import LINE_BYTES
 from hmd.estimate.layout import Layout, MemoryRegions, heat_order
-from hmd.estimate.model import collect_pairs, rows_by_cell
+from hmd.estimate.model import UNKNOWN_OVERLAP, collect_pairs, rows_by_cell
 from hmd.estimate.overlap import fit_neighbours
 from hmd.estimate.runs import (
     WINDOWS,
@@ -86,8 +86,6 @@ def waiting_ns(recording: TraceSource) -> float:
     return total
 
 
-_UNKNOWN_OVERLAP = 3.0
-"""Misses that overlap with another one where no pairs show it."""
 _ROUNDS = 30
 _BUSY, _HIDDEN = 0.7, 0.8
 """Share of a window for which a tier is busy from which waits are hidden; their most at 1."""
@@ -156,35 +154,36 @@ def _predicted(
     pairs = collect_pairs([run])
     near = fit_neighbours(pairs, rows.sampled_loads, rows.period)
     if not pairs.enough:
-        near = np.full_like(near, _UNKNOWN_OVERLAP)
+        near = np.full_like(near, UNKNOWN_OVERLAP)
     waits = rows.misses / (1 + near)
     here, there = (speeds.slow_latency_ns, speeds.fast_latency_ns)
-    speed_here = speeds.slow_read_bytes_per_ns, speeds.slow_write_bytes_per_ns
-    speed_there = speeds.fast_read_bytes_per_ns, speeds.fast_write_bytes_per_ns
     if tier == "fast":
-        here, there, speed_here, speed_there = there, here, speed_there, speed_here
+        here, there = there, here
     latency_ns = np.maximum(run.latency_ns, here)
     waits = np.minimum(waits, (1 - _LEAST) * run.busy_ns / latency_ns)
     lines, written = rows.moved_lines(windows)
     # What the memory here moved may be whole blocks; there it is lines, as many of them written.
     written = np.maximum(written, lines * np.minimum(_share(run.write_bytes, run.read_bytes), 1.0))
-    reads_ns, writes_ns = _work_ns(LINE_BYTES * lines, LINE_BYTES * written, *speed_there)
+    reads_ns, writes_ns = speeds.work_ns(
+        "fast" if tier == "slow" else "slow", LINE_BYTES * lines, LINE_BYTES * written
+    )
     work_ns = reads_ns + writes_ns
-    held, least_ns = rows.lines / core.fill_buffers, _LEAST * run.busy_ns
-    held_ns = run.store_ns / core.fill_buffers
+    lines_per_buffer, least_ns = rows.lines / core.fill_buffers, _LEAST * run.busy_ns
+    buffers_ns = run.store_ns / core.fill_buffers
     if run.stalled_ns.any():
         # A CPU's counter has the waits of loads alone, the emulated machine's has all.
+        executed = float(trace.progress.last_sum("instructions")) if trace.progress else 0.0
         loads_only = trace.about.get("instructions") == PerfInstructions.source
-        others_ns = np.zeros(parts) if loads_only else run.queue_ns + held_ns
+        others_ns = np.zeros(parts) if loads_only else run.queue_ns + buffers_ns
         waits, of_others_ns = _split_stalls(
-            run, waits, latency_ns, others_ns, core, _executed(trace) / windows, min(here, there)
+            run, waits, latency_ns, others_ns, core, executed / windows, min(here, there)
         )
-        stored = (run.queue_ns + held_ns if loads_only else of_others_ns) / latency_ns
+        stored = (run.queue_ns + buffers_ns if loads_only else of_others_ns) / latency_ns
         bare_ns = run.busy_ns - (waits + stored) * latency_ns
     else:
-        stored = held_ns / latency_ns
+        stored = buffers_ns / latency_ns
         # Beside a tier that is busy all the time, the core waits in ways that no sample shows.
-        reads_here_ns, writes_here_ns = _work_ns(run.read_bytes, run.write_bytes, *speed_here)
+        reads_here_ns, writes_here_ns = speeds.work_ns(tier, run.read_bytes, run.write_bytes)
         busy_here = _share(reads_here_ns + writes_here_ns, run.ns)
         hidden = _HIDDEN * np.clip((busy_here - _BUSY) / (1 - _BUSY), 0.0, 1.0)
         # Streams that queue here do so there where the tier is busy.
@@ -195,7 +194,7 @@ def _predicted(
         wall_ns = (low_ns + high_ns) / 2
         found_ns = there * loaded_latency(work_ns / wall_ns)
         of_part_ns = np.repeat(found_ns, threads)
-        busy_ns = np.maximum(bare_ns + (waits + stored) * of_part_ns, held * of_part_ns)
+        busy_ns = np.maximum(bare_ns + (waits + stored) * of_part_ns, lines_per_buffer * of_part_ns)
         busy_ns = np.maximum(busy_ns, least_ns)
         longer = busy_ns.reshape(windows, -1).max(1) > wall_ns
         low_ns, high_ns = np.where(longer, wall_ns, low_ns), np.where(longer, high_ns, wall_ns)
@@ -241,8 +240,7 @@ def _split_stalls(
     def of_all(ns: Floats) -> Floats:
         return np.repeat(ns.reshape(windows, -1).sum(1), threads)
 
-    stalled_ns = np.repeat(run.stalled_ns, threads) * _share(run.busy_ns, of_all(run.busy_ns))
-    stalled_ns = np.minimum(stalled_ns, (1 - _LEAST) * run.busy_ns)
+    stalled_ns = np.minimum(run.stalled_by_part_ns, (1 - _LEAST) * run.busy_ns)
     waited_ns = by_pairs * latency_ns
     of_loads_ns = stalled_ns * _share(waited_ns, waited_ns + queued_ns)
     instruction_ns = of_all(run.busy_ns - stalled_ns) / max(instructions, 1.0)
@@ -254,23 +252,6 @@ def _split_stalls(
         hidden_ns = np.minimum((hidden_ns + executed * instruction_ns) / 2, _MOST_HIDDEN * idle_ns)
     shown = 1 - hidden_ns / latency_ns
     return shown * waits + (1 - shown) * by_pairs, stalled_ns - of_loads_ns
-
-
-def _executed(trace: Trace) -> float:
-    """Return the instructions of all processes; 0 where they are not counted."""
-    rows = trace.progress
-    if rows is None:
-        return 0.0
-    return float(sum(rows.instructions[rows.process == n].max() for n in np.unique(rows.process)))
-
-
-def _work_ns(
-    read_bytes: Floats, write_bytes: Floats, read: float, write: float
-) -> tuple[Floats, Floats]:
-    """Return the times of reads and of writes at a tier's peak bandwidths; 0 where not known."""
-    if min(read, write) <= 0:
-        return np.zeros(len(read_bytes)), np.zeros(len(read_bytes))
-    return read_bytes / read, write_bytes / write
 
 
 def _share(part: Floats, whole: Floats) -> Floats:

@@ -89,6 +89,14 @@ class AlignedRun:
     pair_stride: int = 1
     lost: float = 0.0
 
+    @property
+    def stalled_by_part_ns(self) -> Floats:
+        """How long each part's thread waited for memory, ``(parts,)``, by the threads' times."""
+        threads = len(self.busy_ns) // len(self.ns)
+        of_all = np.repeat(self.busy_ns.reshape(len(self.ns), -1).sum(1), threads)
+        stalled_ns = np.repeat(self.stalled_ns, threads) * self.busy_ns
+        return np.asarray(stalled_ns / np.where(of_all > 0, of_all, 1.0))
+
 
 @dataclass(frozen=True, slots=True)
 class TierSpeeds:
@@ -118,6 +126,16 @@ class TierSpeeds:
             for way in ("read", "write")
         )
         return cls(*latencies_ns, *bandwidths)
+
+    def work_ns(
+        self, tier: Literal["slow", "fast"], read_bytes: Floats, write_bytes: Floats
+    ) -> tuple[Floats, Floats]:
+        """Return the times of reads and writes at a tier's peak bandwidths; 0 where not known."""
+        read = getattr(self, f"{tier}_read_bytes_per_ns")
+        write = getattr(self, f"{tier}_write_bytes_per_ns")
+        if min(read, write) <= 0:
+            return np.zeros(len(read_bytes)), np.zeros(len(read_bytes))
+        return read_bytes / read, write_bytes / write
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +223,9 @@ def waits_for_streams(trace: Trace, floor_ns: float) -> bool:
     if not len(samples) or trace.progress is None:
         return False
     streamed = classify_accesses(samples, floor_ns) >= AccessClass.STREAMED_LOAD
-    lines = float(np.average(streamed, weights=samples.period))
-    stalled = float(trace.progress.stalled_ns.max()) / max(trace.runtime_ns * threads, 1)
+    weights = samples.period.astype(np.float64)
+    lines = float(weights[streamed].sum()) / max(float(weights.sum()), 1.0)
+    stalled = trace.progress.last_sum("stalled_ns") / max(trace.runtime_ns * threads, 1)
     return lines > _STREAMED and stalled > _STALLED
 
 
@@ -332,8 +351,8 @@ def stalled_ns(trace: Trace, windows: Windows) -> Floats:
     if rows is None or not rows.stalled_ns.any():
         return found
     edges_ns = np.append(0.0, np.cumsum(windows.ns))
-    for process in np.unique(rows.process):
-        own = rows.process == process
+    order = np.lexsort((rows.time_ns, rows.process))
+    for own in np.split(order, np.flatnonzero(np.diff(rows.process[order])) + 1):
         at_ns = rows.time_ns[own].astype(np.float64) - float(windows.begin_ns)
         waited_ns = np.append(0.0, np.maximum.accumulate(rows.stalled_ns[own].astype(np.float64)))
         found += np.diff(np.interp(edges_ns, np.append(0.0, np.maximum(at_ns, 0.0)), waited_ns))

@@ -115,7 +115,11 @@ class PerfInstructions(InstructionCounter):
             opened, waits = (kept.setdefault(process, []) for kept in (self._opened, self._waits))
             for thread in threads:
                 opened += self._open(self._events, thread)
-                waits += self._open(tuple(chain.from_iterable(self._stalls)), thread)
+                try:
+                    waits += self._open(tuple(chain.from_iterable(self._stalls)), thread)
+                except PerfError:  # too many files, for example: instructions matter more
+                    self._close(self._waits)
+                    self._stalls, waits = (), []
 
     def _open(self, events: Sequence[PerfEvent], thread: int) -> list[int]:
         """Return the events of a thread; none of one that has exited."""
@@ -145,9 +149,15 @@ class PerfInstructions(InstructionCounter):
 
     def close(self) -> None:
         """Close all events."""
-        for fd in chain.from_iterable((*self._opened.values(), *self._waits.values())):
-            lib.hmd_perf_close(fd)
-        self._opened, self._waits = {}, {}
+        self._close(self._opened)
+        self._close(self._waits)
+        self._opened = {}
+
+    def _close(self, kept: Mapping[ProcessId, list[int]]) -> None:
+        for fds in kept.values():
+            for fd in fds:
+                lib.hmd_perf_close(fd)
+            fds.clear()
 
 
 def _read(fd: int) -> tuple[int, int]:

@@ -33,6 +33,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
     answered its samples, ``sampling`` the error to expect.
     """
     samples, about, ending = trace.samples, trace.about, trace.ending
+    progress = trace.progress
     page = samples.address // np.uint64(PAGE_BYTES)
     process_page = np.unique(page ^ (samples.process.astype(np.uint64) << np.uint64(52)))
     latencies = samples.latency_ns[samples.latency_ns > 0]
@@ -51,8 +52,8 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "clock": trace.clock,
         "runtime_s": trace.runtime_ns / 1e9,
         "elapsed_s": (trace.runtime_ns if elapsed_ns is None else elapsed_ns) / 1e9,
-        "instructions": _last_sum(trace, "instructions"),
-        "stalled_s": (_last_sum(trace, "stalled_ns") or 0) / 1e9,
+        "instructions": progress.last_sum("instructions") or None if progress else None,
+        "stalled_s": progress.last_sum("stalled_ns") / 1e9 if progress else 0.0,
         "instructions_detail": str(about.get("instructions_detail", "not counted")),
         "ended": ending is not None,
         "samples": len(samples),
@@ -70,16 +71,6 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "levels": about.get("levels"),
         "sampling": asdict(sampling_error(trace)) if is_imported(trace) else None,
     }
-
-
-def _last_sum(trace: Trace, name: str) -> int | None:
-    """Return the sum of all processes' last counts; None without counts."""
-    progress = trace.progress
-    if progress is None or not (counts := getattr(progress, name)).any():
-        return None
-    most = np.zeros(len(trace.processes), np.uint64)
-    np.maximum.at(most, progress.process, counts)
-    return int(most.sum())
 
 
 def resident_pages(trace: Trace) -> dict[int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +95,12 @@ class InstructionProgress:
     cpu_ns: npt.NDArray[np.uint64]
     instructions: npt.NDArray[np.uint64]
     stalled_ns: npt.NDArray[np.uint64]
+
+    def last_sum(self, name: Literal["instructions", "stalled_ns"]) -> int:
+        """Return the sum of all processes' last counts."""
+        most = np.zeros(int(self.process.max(initial=0)) + 1, np.uint64)
+        np.maximum.at(most, self.process, getattr(self, name))
+        return int(most.sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import subprocess
@@ -26,6 +27,7 @@ from hmd.sample.instruction_counts import (
     instruction_events,
     stall_events,
 )
+from hmd.sample.perf_events import PerfError, open_event
 from tests.fakes.open_descriptors import open_descriptors
 from tests.fakes.plugin_memory import EmulatedMemory
 
@@ -145,6 +147,28 @@ def test_waits_that_cannot_be_counted_leave_instructions() -> None:
     counter.start([me])
     assert counter.read({})[me].stalled_ns == 0
     counter.close()
+
+
+def test_waits_that_no_descriptor_is_left_for_are_given_up(monkeypatch: Any) -> None:
+    before = open_descriptors()
+    counter = PerfInstructions([CLOCK], stalls=[(CLOCK, CLOCK)])
+    calls = []
+
+    def open_three(*args: Any, **words: Any) -> int:
+        calls.append(args)
+        if len(calls) == 3:
+            raise PerfError(errno.EMFILE, "the count of waits")
+        return open_event(*args, **words)
+
+    monkeypatch.setattr(instruction_counts, "open_event", open_three)
+    me = identify(os.getpid())
+    assert me is not None
+    counter.start([me])
+    found = counter.read({})[me]
+    assert found.instructions > 0
+    assert found.stalled_ns == 0
+    counter.close()
+    assert open_descriptors() == before
 
 
 def test_stall_events_of_skylake_are_cycles_and_waits_for_memory(tmp_path: Path) -> None:

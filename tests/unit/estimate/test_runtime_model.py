@@ -14,7 +14,7 @@ from hmd.estimate import (
     side_by_side,
 )
 from hmd.estimate.model import SlowMass
-from hmd.estimate.runs import STREAM_WINDOWS, WINDOWS, TierSpeeds
+from hmd.estimate.runs import STREAM_WINDOWS, WINDOWS, TierSpeeds, waits_for_streams
 from hmd.estimate.samples import AccessClass
 from hmd.sample.access_batch import SAMPLE_COLUMNS, Samples
 from hmd.trace.trace import InstructionProgress, Trace
@@ -208,38 +208,46 @@ def test_side_by_side_other_addresses_pages_of_slow_run(slow_run: Trace, fast_ru
         (4, 400.0),
     ],
 )
-def test_streams_held_up_take_the_slow_tier_s_share_of_its_run(
+def test_bandwidth_bound_streams_take_the_slow_tiers_share_of_its_run(
     model_of: ModelOf, slow_pages: int, expected_ns: float
 ) -> None:
     model = model_of([1.0] * 4, k=4.0)
-    model = replace(model, figures=model.figures._replace(held_up=np.ones(1)))
+    model = replace(model, figures=model.figures._replace(bandwidth_bound=np.ones(1)))
     fast = np.arange(4) >= slow_pages
     assert model.estimate(fast).runtime_ns == pytest.approx(expected_ns)
 
 
-def test_streams_held_up_in_fast_memory_are_relieved_by_the_other_tier(model_of: ModelOf) -> None:
+def test_bandwidth_bound_streams_are_relieved_by_the_other_tier(
+    model_of: ModelOf,
+) -> None:
     model = model_of([1.0] * 5, k=4.0)
-    figures = model.figures._replace(held_up=np.ones(1), fast_held_ns=np.array([15.0]))
+    figures = model.figures._replace(bandwidth_bound=np.ones(1), fast_bound_ns=np.array([15.0]))
     relieved = replace(model, figures=figures)
     # A fifth of 400 ns is less than the fast run without what it waits for.
     assert relieved.estimate(np.arange(5) >= 1).runtime_ns == pytest.approx(85.0)
     assert relieved.estimate(np.ones(5, np.bool_)).runtime_ns == pytest.approx(100.0)
 
 
-def test_program_that_waits_for_streams_has_more_windows(run_of: Callable[..., Trace]) -> None:
-    def streaming(run: Trace, stalled_share: float) -> Trace:
-        count = len(run.samples)
-        # In flight already: a prefetcher had asked for the line.
-        samples = replace(run.samples, latency_ns=np.full(count, 20, np.uint32))
-        executed = np.array([run.samples.instructions.max()], np.uint64)
-        ended = np.array([run.begin_ns + run.runtime_ns], np.uint64)
-        waited = np.array([run.runtime_ns * stalled_share], np.uint64)
-        none = np.zeros(1, np.uint16)
-        progress = InstructionProgress(ended, none, ended, executed, waited)
-        return replace(run, samples=samples, progress=progress)
+def streaming(run: Trace, stalled_share: float) -> Trace:
+    """A run whose lines a prefetcher had asked for before, and that waited for such a share."""
+    samples = replace(run.samples, latency_ns=np.full(len(run.samples), 20, np.uint32))
+    executed = np.array([run.samples.instructions.max()], np.uint64)
+    ended = np.array([run.begin_ns + run.runtime_ns], np.uint64)
+    waited = np.array([run.runtime_ns * stalled_share], np.uint64)
+    progress = InstructionProgress(ended, np.zeros(1, np.uint16), ended, executed, waited)
+    return replace(run, samples=samples, progress=progress)
 
+
+def test_program_that_waits_for_streams_has_more_windows(run_of: Callable[..., Trace]) -> None:
     speeds = TierSpeeds(300.0, 100.0)
     slow, fast = run_of(300, 400, seed=1), run_of(100, 200, seed=2)
     for share, expected in ((0.9, STREAM_WINDOWS), (0.1, WINDOWS)):
         runs = side_by_side(streaming(slow, share), streaming(fast, share), speeds=speeds)
         assert runs.windows == expected
+
+
+def test_samples_that_stand_for_nothing_are_no_streams(run_of: Callable[..., Trace]) -> None:
+    run = streaming(run_of(300, 400, seed=1), 0.9)
+    assert waits_for_streams(run, 50.0)
+    none = np.zeros(len(run.samples), np.uint32)
+    assert not waits_for_streams(replace(run, samples=replace(run.samples, period=none)), 50.0)
