@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import ConfigError, Exit, MissingError
-from hmd.cli.arguments import add_action, whole_number
+from hmd.cli.arguments import whole_number
 from hmd.cli.output import format_bytes, print_json, printable
 
 if TYPE_CHECKING:
@@ -53,18 +53,14 @@ MATCH = "FILE\n--json  print JSON: bytes, and the cgroup whose limits hold (per_
 GENERATE = "--targets N = 8  most targets (default 8)"
 SHOW = "FILE\n--json  print JSON instead of YAML"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of ``hmd config``."""
-    family = parser.add_subparsers(metavar="check|match|generate|show|schema", required=True)
-    for name, summary, function, options in (
-        ("check", "report every mistake, with file and line", run_check, CHECK),
-        ("match", "show what each target matches now", run_match, MATCH),
-        ("generate", "print a configuration for this machine", run_generate, GENERATE),
-        ("show", "print the effective settings, defaults filled in", run_show, SHOW),
-        ("schema", "print the JSON Schema of the configuration", run_schema, ""),
-    ):
-        add_action(family, name, summary, function, options, targets=whole_number(64))
+ACTIONS = {
+    "check": ("report every mistake, with file and line", CHECK),
+    "match": ("show what each target matches now", MATCH),
+    "generate": ("print a configuration for this machine", GENERATE),
+    "show": ("print the effective settings, defaults filled in", SHOW),
+    "schema": ("print the JSON Schema of the configuration", ""),
+}
+TYPES = {"targets": whole_number(64)}
 
 
 def run_check(args: argparse.Namespace) -> int:

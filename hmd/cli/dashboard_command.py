@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import UnreachableError
-from hmd.cli.arguments import add_options, number
+from hmd.cli.arguments import number
 from hmd.cli.main import build_parser
 from hmd.cli.output import plain
 from hmd.control.client import ask
@@ -51,12 +51,7 @@ OPTIONS = f"""\
                        needs
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd dashboard``."""
-    parser.usage = "hmd dashboard [options]"
-    add_options(parser, OPTIONS, listen=_loopback, minutes=number(1, 1440))
-    parser.set_defaults(func=run)
+USAGE = "hmd dashboard [options]"
 
 
 def run(args: argparse.Namespace) -> None:
@@ -112,3 +107,6 @@ def _loopback(text: str) -> tuple[str, int]:
             "from elsewhere, ssh -L"
         )
     return host, int(port)
+
+
+TYPES = {"listen": _loopback, "minutes": number(1, 1440)}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hmd.base.atomic_file import check_writable
 from hmd.base.errors import Exit, MissingError, UsageError
-from hmd.cli.arguments import add_options, number
+from hmd.cli.arguments import number
 from hmd.cli.output import (
     console,
     format_bytes,
@@ -89,12 +89,8 @@ the command:
 [COMMAND ...]        (hidden)
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd emulate``."""
-    parser.usage = "%(prog)s [options] -- COMMAND [ARGUMENT ...]"
-    add_options(parser, OPTIONS, dilation=number(0, 10_000))
-    parser.set_defaults(func=run)
+USAGE = "%(prog)s [options] -- COMMAND [ARGUMENT ...]"
+TYPES = {"dilation": number(0, 10_000)}
 
 
 def run(args: argparse.Namespace) -> int:

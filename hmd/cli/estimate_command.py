@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hmd.base.errors import UsageError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.arguments import add_options, number, whole_number
+from hmd.cli.arguments import number, whole_number
 from hmd.cli.output import (
     console,
     format_bytes,
@@ -128,20 +128,7 @@ the model:
 --windows N          number of windows (default 60; 600 for a program that waits for streams)
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd estimate``."""
-    parser.usage = "hmd estimate [options] SLOW [FAST]"
-    add_options(
-        parser,
-        OPTIONS,
-        latencies=_two_numbers,
-        bandwidths=_two_numbers,
-        steps=whole_number(100_000),
-        move_ns=number(1e-3, 1e9),
-        windows=whole_number(100_000),
-    )
-    parser.set_defaults(func=run)
+USAGE = "hmd estimate [options] SLOW [FAST]"
 
 
 def _two_numbers(text: str) -> tuple[float, float]:
@@ -151,6 +138,13 @@ def _two_numbers(text: str) -> tuple[float, float]:
     if len(words) != 2:
         raise argparse.ArgumentTypeError(f"{text!r} is not two numbers, such as 90,250")
     return convert(words[0]), convert(words[1])
+
+
+TYPES = {
+    **dict.fromkeys(("latencies", "bandwidths"), _two_numbers),
+    **dict.fromkeys(("steps", "windows"), whole_number(100_000)),
+    "move_ns": number(1e-3, 1e9),
+}
 
 
 def run(args: argparse.Namespace) -> None:

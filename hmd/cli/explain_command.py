@@ -9,7 +9,7 @@ from typing import Any
 
 from hmd.base.errors import TargetError, UsageError
 from hmd.cli.admin_request import selected_processes
-from hmd.cli.arguments import add_options, duration
+from hmd.cli.arguments import duration
 from hmd.cli.output import format_bytes, format_latency, format_share, print_json, print_table
 from hmd.control.client import ADMIN_TIMEOUT_S, ask, send_admin_request
 
@@ -45,11 +45,7 @@ PID|TARGET     a process, or all of a target
 --json         print JSON: bytes, seconds, rates
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd explain``."""
-    add_options(parser, OPTIONS, since=duration, before=duration)
-    parser.set_defaults(func=run)
+TYPES = {"since": duration, "before": duration}
 
 
 def run(args: argparse.Namespace) -> None:

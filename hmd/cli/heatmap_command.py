@@ -7,7 +7,6 @@ import argparse
 from typing import Any
 
 from hmd.base.errors import TargetError
-from hmd.cli.arguments import add_options
 from hmd.cli.output import print_json_line
 from hmd.control.client import ask
 
@@ -30,11 +29,7 @@ OPTIONS = """\
 | --json             print JSON: seconds, bins of at most 2 MiB, pages by tier
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd heatmap``."""
-    add_options(parser, OPTIONS, ("|",))
-    parser.set_defaults(func=run)
+REQUIRED = ("|",)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -2,11 +2,13 @@
 """The ``hmd`` command: parses the arguments, runs one command, turns errors into exit codes.
 
 ``GROUPS`` lists the commands. The module of a command has ``DESCRIPTION`` and ``EXAMPLES`` for its
-help, ``OPTIONS`` as :func:`hmd.cli.arguments.add_options` reads them, and ``run``: a function of
-the parsed arguments that returns an exit code where it is not 0. One that needs more has
-``add_arguments(parser)``, which adds the options and sets ``func``. ``hmd NAME`` imports the module
-of NAME alone, and that imports numpy, numba and the like inside ``run``: ``hmd --version`` and
-``hmd --help`` cost argparse and nothing more.
+help, ``OPTIONS`` as :func:`hmd.cli.arguments.add_options` reads them, with ``REQUIRED`` and
+``TYPES`` where it has such, and ``run``: a function of the parsed arguments that returns an exit
+code where it is not 0. One of several actions has ``ACTIONS`` instead, by name a summary and
+options, and ``run_NAME`` for each. One that needs more has ``add_arguments(parser)``, which adds
+the options and sets ``func``. ``hmd NAME`` imports the module of NAME alone, and that imports
+numpy, numba and the like inside ``run``: ``hmd --version`` and ``hmd --help`` cost argparse and
+nothing more.
 """
 
 from __future__ import annotations
@@ -187,11 +189,24 @@ def build_parser(names: Iterable[str] = COMMANDS) -> TopParser:
         if hasattr(command, "add_arguments"):
             command.add_arguments(added)
         else:
-            from hmd.cli.arguments import add_options
-
-            add_options(added, command.OPTIONS)
-            added.set_defaults(func=command.run)
+            _add_arguments(added, command)
     return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, command: Any) -> None:
+    """Add the arguments that the texts of a command's module list, or its actions with theirs."""
+    from hmd.cli.arguments import add_action, add_options
+
+    parser.usage = getattr(command, "USAGE", None)
+    required, types = getattr(command, "REQUIRED", ()), getattr(command, "TYPES", {})
+    if actions := getattr(command, "ACTIONS", None):
+        family = parser.add_subparsers(metavar="|".join(actions), required=True)
+        for name, (summary, options) in actions.items():
+            run = getattr(command, f"run_{name}")
+            add_action(family, name, summary, run, options, required, **types)
+    else:
+        add_options(parser, command.OPTIONS, required, **types)
+        parser.set_defaults(func=command.run)
 
 
 def _load(name: str) -> Any:

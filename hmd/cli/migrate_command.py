@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import HmdError, NotPermittedError, Severity, TargetError
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
-from hmd.cli.arguments import add_options
 from hmd.cli.output import format_bytes, format_count, print_json, print_records
 from hmd.linux.procfs import alive, format_ids, read_live_stat
 
@@ -48,11 +47,7 @@ OPTIONS = """\
 --json                 print JSON: bytes, base pages, s
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd migrate``."""
-    add_options(parser, OPTIONS, ("pid", "to"))
-    parser.set_defaults(func=run)
+REQUIRED = ("pid", "to")
 
 
 def run(args: argparse.Namespace) -> None:

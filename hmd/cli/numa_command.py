@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from hmd.base.errors import MissingError, UsageError
-from hmd.cli.arguments import add_options, whole_number
+from hmd.cli.arguments import whole_number
 from hmd.cli.output import console, format_bytes, print_json_line, table
 
 if TYPE_CHECKING:
@@ -66,11 +66,7 @@ _UNREAD: Final = {
 }
 _STEPS: Final = {"\x1b[A": -1, "k": -1, "\x1b[B": 1, "j": 1, "\x1b[5~": -20, "\x1b[6~": 20}
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd numa``."""
-    add_options(parser, OPTIONS, n=whole_number(), rows=whole_number())
-    parser.set_defaults(func=lambda args: print_views(args, args.n or 1))
+TYPES = {"n": whole_number(), "rows": whole_number()}
 
 
 @dataclass(slots=True)
@@ -149,6 +145,11 @@ class _Machine:
                     f"not read: {len(sizes)} processes, {format_bytes(sum(sizes))}, {why}"
                 )
         return rows, "; ".join(unread)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print one table, or as many as were asked for."""
+    print_views(args, args.n or 1)
 
 
 def print_views(args: argparse.Namespace, count: int | None) -> None:

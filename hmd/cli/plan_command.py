@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable, write_finished
 from hmd.base.errors import UsageError
-from hmd.cli.arguments import add_options, whole_number
+from hmd.cli.arguments import whole_number
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_records
 from hmd.tensors.planners import PLANNERS, planner_named
 
@@ -64,12 +64,8 @@ TRACE             a tensor trace (.npz)
 --json            print JSON: seconds, bytes, shares
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd plan``."""
-    parser.usage = "hmd plan [options] TRACE"
-    add_options(parser, OPTIONS, tiers=str, sweep=str, steps=whole_number(100, min_value=2))
-    parser.set_defaults(func=run)
+USAGE = "hmd plan [options] TRACE"
+TYPES = {"tiers": str, "sweep": str, "steps": whole_number(100, min_value=2)}
 
 
 def run(args: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.errors import UsageError
 from hmd.cli.admin_request import REQUEST, lifetime, send
-from hmd.cli.arguments import add_action, policy_info
+from hmd.cli.arguments import policy_info
 from hmd.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
@@ -45,16 +45,11 @@ USE = f"""\
 --until-restart
 {REQUEST}"""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of ``hmd policy``."""
-    family = parser.add_subparsers(metavar="list|show|use", required=True)
-    for name, summary, function, options in (
-        ("list", "list the policies with one line each", run_list, "--json  print JSON"),
-        ("show", "describe one policy: use, settings, units, effects", run_show, SHOW),
-        ("use", "make the running daemon use another policy", run_use, USE),
-    ):
-        add_action(family, name, summary, function, options)
+ACTIONS = {
+    "list": ("list the policies with one line each", "--json  print JSON"),
+    "show": ("describe one policy: use, settings, units, effects", SHOW),
+    "use": ("make the running daemon use another policy", USE),
+}
 
 
 def run_list(args: argparse.Namespace) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hmd.base.errors import HmdError, TargetError, UsageError, os_error
 from hmd.base.paths import STATE_FOLDER
-from hmd.cli.arguments import add_action
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_table
 
 if TYPE_CHECKING:
@@ -55,18 +54,13 @@ JSON = "--json  print JSON"
 _WIDTH: Final = 36
 _SHADES: Final = " ·░▒▓█"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of ``hmd profile``."""
-    family = parser.add_subparsers(metavar="ACTION", required=True)
-    for name, summary, function, options in (
-        ("list", "list programs with a profile", _list, f"{DIRECTORY}{JSON}"),
-        ("show", "show which memory of a program is hot, and when", _show, f"{NAME}{JSON}"),
-        ("export", "write a profile to a file", _export, f"{NAME}FILE  the file to write"),
-        ("import", "add a profile from a file", _import, f"{IMPORT}{DIRECTORY}"),
-        ("forget", "remove a profile", _forget, NAME),
-    ):
-        add_action(family, name, summary, function, options)
+ACTIONS = {
+    "list": ("list programs with a profile", f"{DIRECTORY}{JSON}"),
+    "show": ("show which memory of a program is hot, and when", f"{NAME}{JSON}"),
+    "export": ("write a profile to a file", f"{NAME}FILE  the file to write"),
+    "import": ("add a profile from a file", f"{IMPORT}{DIRECTORY}"),
+    "forget": ("remove a profile", NAME),
+}
 
 
 def _store(args: argparse.Namespace) -> ProfileStore:
@@ -87,7 +81,8 @@ def _profile(store: ProfileStore, key: str) -> Profile:
     return Profile.from_bytes(store.read(key) or b"", str(store.path_of(key)))
 
 
-def _list(args: argparse.Namespace) -> None:
+def run_list(args: argparse.Namespace) -> None:
+    """Print what is known of all programs."""
     store = _store(args)
     found: list[dict[str, Any]] = []
     for one in store.entries():
@@ -116,7 +111,8 @@ def _list(args: argparse.Namespace) -> None:
             print(row["problem"])
 
 
-def _show(args: argparse.Namespace) -> None:
+def run_show(args: argparse.Namespace) -> None:
+    """Print the objects of a profile, and when they are hot."""
     from hmd.profiles.profile import summary
 
     store = _store(args)
@@ -154,7 +150,8 @@ def _picture(values: Sequence[float]) -> str:
     return "".join(_SHADES[ceil(darkest * mean / most)] for mean in means)
 
 
-def _export(args: argparse.Namespace) -> None:
+def run_export(args: argparse.Namespace) -> None:
+    """Write a profile to a file."""
     from hmd.base.atomic_file import finished_file
 
     store = _store(args)
@@ -166,7 +163,8 @@ def _export(args: argparse.Namespace) -> None:
     print(f"wrote {args.file}: to import it elsewhere, --key {key}")
 
 
-def _import(args: argparse.Namespace) -> None:
+def run_import(args: argparse.Namespace) -> None:
+    """Add a profile from a file."""
     from hmd.profiles.profile import MAX_BYTES, Profile
     from hmd.profiles.programs import KEY
 
@@ -187,7 +185,8 @@ def _import(args: argparse.Namespace) -> None:
     print(f"imported {key}: {len(profile.objects)} objects, {profile.runs:.1f} runs")
 
 
-def _forget(args: argparse.Namespace) -> None:
+def run_forget(args: argparse.Namespace) -> None:
+    """Remove a profile."""
     store = _store(args)
     key = store.resolve(args.name)
     store.remove(key)

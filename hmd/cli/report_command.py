@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hmd.base.errors import HmdError, TargetError
-from hmd.cli.arguments import add_options, duration
+from hmd.cli.arguments import duration
 from hmd.cli.output import format_bytes, format_latency, format_share, print_json, print_table
 from hmd.control.client import ADMIN_TIMEOUT_S, ask
 
@@ -40,11 +40,7 @@ OPTIONS = """\
 --json         print JSON: bytes, seconds, rates
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd report``."""
-    add_options(parser, OPTIONS, since=duration)
-    parser.set_defaults(func=run)
+TYPES = {"since": duration}
 
 
 def run(args: argparse.Namespace) -> None:

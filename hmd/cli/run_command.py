@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hmd.base.errors import HmdError, TransientError, is_transient
 from hmd.base.gc_pause import collector_paused
 from hmd.base.paths import CONFIG_FILE
-from hmd.cli.arguments import add_options, whole_number
+from hmd.cli.arguments import whole_number
 
 if TYPE_CHECKING:
     from hmd.config import Config
@@ -58,11 +58,7 @@ OPTIONS = f"""\
                  least level that is logged, on standard error (default info)
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd run``."""
-    add_options(parser, OPTIONS, ticks=whole_number())
-    parser.set_defaults(func=run)
+TYPES = {"ticks": whole_number()}
 
 
 def run(args: argparse.Namespace) -> None:

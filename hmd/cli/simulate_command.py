@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hmd.base.atomic_file import check_writable
 from hmd.base.errors import UsageError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.arguments import add_options, policy_info
+from hmd.cli.arguments import policy_info
 from hmd.cli.output import (
     format_bytes,
     format_count,
@@ -85,14 +85,8 @@ output:
 --picture FILE      draw the result (extra plot)
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd simulate``."""
-    parser.usage = (
-        "%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]"
-    )
-    add_options(parser, OPTIONS, **DAEMON_TYPES)
-    parser.set_defaults(func=run)
+USAGE = "%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]"
+TYPES = DAEMON_TYPES
 
 
 def run(args: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hmd.base.errors import UnreachableError
 from hmd.base.paths import SOCKET
-from hmd.cli.arguments import add_options, whole_number
+from hmd.cli.arguments import whole_number
 from hmd.cli.numa_command import VIEW, print_views
 from hmd.cli.output import console, print_json_line
 from hmd.cli.status_command import process_key, process_table, summary
@@ -59,11 +59,7 @@ OPTIONS = f"""\
 --json           print one line of JSON per request
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd top``."""
-    add_options(parser, OPTIONS, n=whole_number())
-    parser.set_defaults(func=run)
+TYPES = {"n": whole_number()}
 
 
 def run(args: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.units import MIB, PAGE_BYTES
-from hmd.cli.arguments import add_action, number
+from hmd.cli.arguments import number
 from hmd.cli.output import console, format_share, print_json, table
 
 if TYPE_CHECKING:
@@ -55,17 +55,14 @@ FILE           perf.data, what perf script, Pin or DynamoRIO printed, or a .npz 
 --cached       keep samples that a cache answered: they tell nothing of tiers
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of ``hmd trace``."""
-    family = parser.add_subparsers(metavar="ACTION", required=True)
-    for name, summary, function, options in (
-        ("info", "summarise a trace", _info, INFO),
-        ("heatmap", "draw samples over time and address", _heatmap, HEATMAP),
-        ("export", "export samples as arrays: .npz or .parquet", _export, EXPORT),
-        ("import", "import a recording of perf, Pin or DynamoRIO, or a KNL trace", _import, IMPORT),
-    ):
-        add_action(family, name, summary, function, options, ("output",), ghz=number(0.1, 20))
+ACTIONS = {
+    "info": ("summarise a trace", INFO),
+    "heatmap": ("draw samples over time and address", HEATMAP),
+    "export": ("export samples as arrays: .npz or .parquet", EXPORT),
+    "import": ("import a recording of perf, Pin or DynamoRIO, or a KNL trace", IMPORT),
+}
+REQUIRED = ("output",)
+TYPES = {"ghz": number(0.1, 20)}
 
 
 def _read(args: argparse.Namespace) -> Trace:
@@ -82,7 +79,8 @@ def _read(args: argparse.Namespace) -> Trace:
     return trace
 
 
-def _info(args: argparse.Namespace) -> None:
+def run_info(args: argparse.Namespace) -> None:
+    """Print the figures of a trace."""
     from hmd.trace.summary import SamplingError, summarise
 
     summary = summarise(_read(args))
@@ -177,7 +175,8 @@ def _speed(tier: dict[str, Any]) -> str:
     return ", ".join(parts) if len(parts) > 1 else f"{parts[0]}, speed unknown (no HMAT)"
 
 
-def _heatmap(args: argparse.Namespace) -> None:
+def run_heatmap(args: argparse.Namespace) -> None:
+    """Draw a trace."""
     from hmd.cli.plots import check_picture, draw_trace
     from hmd.trace.summary import is_imported, sampling_error
 
@@ -189,14 +188,16 @@ def _heatmap(args: argparse.Namespace) -> None:
         print(sampling_error(trace).describe())
 
 
-def _export(args: argparse.Namespace) -> None:
+def run_export(args: argparse.Namespace) -> None:
+    """Write the samples of a trace for other tools."""
     from hmd.trace.convert import export
 
     export(_read(args), args.output)
     print(f"wrote {args.output}")
 
 
-def _import(args: argparse.Namespace) -> None:
+def run_import(args: argparse.Namespace) -> None:
+    """Write the trace of what another tool recorded."""
     from hmd.trace.convert import open_recording, read_knl
     from hmd.trace.writer import write_trace
 

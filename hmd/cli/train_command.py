@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hmd.base.atomic_file import check_writable, finished_file
 from hmd.base.errors import UsageError, os_error
-from hmd.cli.arguments import add_options, open_executor
+from hmd.cli.arguments import open_executor
 from hmd.cli.output import format_seconds, format_share, print_table
 from hmd.cli.simulation_options import ProgressLine
 
@@ -47,12 +47,8 @@ OPTIONS = """\
 --evaluate         do not train: compare the weights of FILE with other policies
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd train``."""
-    parser.usage = "%(prog)s --config FILE -o FILE [options]"
-    add_options(parser, OPTIONS, ("config", "output"))
-    parser.set_defaults(func=run)
+USAGE = "%(prog)s --config FILE -o FILE [options]"
+REQUIRED = ("config", "output")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hmd.base.atomic_file import check_writable, is_written_directly, write_finished
 from hmd.base.errors import Exit, UsageError
 from hmd.base.units import PAGE_BYTES
-from hmd.cli.arguments import add_options, open_executor, policy_info
+from hmd.cli.arguments import open_executor, policy_info
 from hmd.cli.main import INTERRUPTED
 from hmd.cli.output import format_seconds, print_json, print_records, print_table
 from hmd.cli.simulation_options import (
@@ -87,12 +87,8 @@ the daemon, in modelled time:
 --json              print JSON, with all trials
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``hmd tune``."""
-    parser.usage = "%(prog)s TRACE ... [options]"
-    add_options(parser, OPTIONS, **DAEMON_TYPES)
-    parser.set_defaults(func=run)
+USAGE = "%(prog)s TRACE ... [options]"
+TYPES = DAEMON_TYPES
 
 
 def run(args: argparse.Namespace) -> int:
