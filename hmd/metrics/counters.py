@@ -58,13 +58,13 @@ class RowSums:
     demoted_bytes: npt.NDArray[np.int64]
     failed_pages: npt.NDArray[np.int64]
     requested_bytes: npt.NDArray[np.int64]
+    dry_promoted_bytes: npt.NDArray[np.int64]
+    dry_demoted_bytes: npt.NDArray[np.int64]
     saved_s: npt.NDArray[np.float64]
     lost_s: npt.NDArray[np.float64]
     measured_loads: npt.NDArray[np.float64]
     measured_s: npt.NDArray[np.float64]
     dry_seconds: npt.NDArray[np.float64]
-    dry_promoted_pages: npt.NDArray[np.float64]
-    dry_demoted_pages: npt.NDArray[np.float64]
     dry_saved_s: npt.NDArray[np.float64]
     dry_lost_s: npt.NDArray[np.float64]
 
@@ -72,7 +72,7 @@ class RowSums:
     def zeros(cls, rows: int, tiers: int) -> Self:
         """Return sums that are all zero."""
         by_tier = np.zeros((2, rows, tiers + 1))
-        return cls(*by_tier, *np.zeros((5, rows), np.int64), *np.zeros((9, rows)))
+        return cls(*by_tier, *np.zeros((7, rows), np.int64), *np.zeros((7, rows)))
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -227,8 +227,9 @@ class Counters:
             failed_pages=sum(failures.values()),
             deferred_pages=self._pages_by_status[MoveStatus.DEFERRED],
             would_move_pages=int(
-                (self.targets.dry_promoted_pages + self.targets.dry_demoted_pages).sum()
-            ),
+                (self.targets.dry_promoted_bytes + self.targets.dry_demoted_bytes).sum()
+            )
+            // PAGE_BYTES,
             calls=self._calls,
             planned_by_direction=dict(self._planned_pages),
             pages_by_status=by_status,
@@ -249,8 +250,8 @@ class Counters:
             "lost_s": real.realised_lost_s,
             "dry_saved_s": dry.realised_saved_s,
             "dry_lost_s": dry.realised_lost_s,
-            "dry_promoted_pages": dry.new_up_pages,
-            "dry_demoted_pages": dry.new_down_pages,
+            "dry_promoted_bytes": dry.new_up_pages.astype(np.int64) * PAGE_BYTES,
+            "dry_demoted_bytes": dry.new_down_pages.astype(np.int64) * PAGE_BYTES,
         }
         self.processes.add(slot, savings)
         self.targets.add(self.target_row[slot], savings)
@@ -302,17 +303,12 @@ class Counters:
 
     def dry_runs(self) -> list[DryRunStatus]:
         """Return what a dry run would have done for each target, in the order of ``names``."""
-        sums = self.targets
-        return [
-            DryRunStatus(
-                seconds=float(sums.dry_seconds[row]),
-                promoted_bytes=int(sums.dry_promoted_pages[row]) * PAGE_BYTES,
-                demoted_bytes=int(sums.dry_demoted_pages[row]) * PAGE_BYTES,
-                saved_s=float(sums.dry_saved_s[row]),
-                lost_s=float(sums.dry_lost_s[row]),
-            )
-            for row in range(len(sums))
-        ]
+        columns = {
+            field.name: getattr(self.targets, f"dry_{field.name}").tolist()
+            for field in fields(DryRunStatus)
+        }
+        rows = zip(*columns.values(), strict=True)
+        return [DryRunStatus(**dict(zip(columns, row, strict=True))) for row in rows]
 
     def _add_moves(self, tick: TickRecord) -> None:
         plan, outcome = tick.plan, tick.outcome

@@ -10,7 +10,7 @@ prometheus.io/docs/practices/naming. The number of series is bounded by tiers, n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -30,7 +30,6 @@ from hmd.metrics.status import (
     FAST_STEPS,
     HEAT_LOG2,
     NEEDED_SHARES,
-    DryRunStatus,
     Stage,
     Status,
     TargetStatus,
@@ -356,52 +355,26 @@ def _flat(value: Any) -> Iterator[tuple[Labels, Any]]:
         yield (), value
 
 
+def _by_target(
+    now: Status, figures: Callable[[TargetStatus], Iterable[tuple[str, float]]]
+) -> Values:
+    """Return figures of each target by its name and the label that each of them has."""
+    return {(target.name, label): n for target in now.targets for label, n in figures(target)}
+
+
 def _accesses(now: Status) -> Values:
     tiers = [*map(str, range(len(now.tiers))), "unknown"]
-    return {
-        (target.name, tier): count
-        for target in now.targets
-        for tier, count in zip(tiers, target.accesses, strict=True)
-    }
+    return _by_target(now, lambda target: zip(tiers, target.accesses, strict=True))
 
 
-def _dry_run_bytes(now: Status) -> Values:
-    return {
-        (target.name, direction): size
-        for target in now.targets
-        for direction, size in (
-            ("up", target.would.promoted_bytes),
-            ("down", target.would.demoted_bytes),
-        )
-    }
+def _needed_bytes(target: TargetStatus) -> Iterable[tuple[str, float]]:
+    needed = target.demand.needed_bytes if target.demand else ()
+    return zip(map("{:g}".format, NEEDED_SHARES), needed, strict=False)
 
 
-def _moves_and_dry_run(
-    value: Callable[[TargetStatus | DryRunStatus], float], now: Status
-) -> Values:
-    return {
-        (target.name, name): value(of)
-        for target in now.targets
-        for name, of in (("moves", target), ("dry_run", target.would))
-    }
-
-
-def _needed_bytes(now: Status) -> Values:
-    return {
-        (target.name, f"{share:g}"): size
-        for target in now.targets
-        if target.demand is not None
-        for share, size in zip(NEEDED_SHARES, target.demand.needed_bytes, strict=True)
-    }
-
-
-def _predicted_runtimes(now: Status) -> Values:
-    return {
-        (target.name, f"{step:g}"): runtime
-        for target in now.targets
-        if target.demand is not None
-        for step, runtime in zip(FAST_STEPS, target.demand.runtime, strict=False)
-    }
+def _predicted_runtimes(target: TargetStatus) -> Iterable[tuple[str, float]]:
+    runtimes = target.demand.runtime if target.demand else ()
+    return zip(map("{:g}".format, FAST_STEPS), runtimes, strict=False)
 
 
 def _heat(now: Status) -> Values:
@@ -448,16 +421,23 @@ _COMPUTED: Final[Mapping[str, Callable[[Status], Values]]] = {
     "hmd_move_failures": _failed_pages,
     "hmd_pageout_stopped": lambda now: {(): bool(now.far.stopped)},
     "hmd_target_accesses": _accesses,
-    "hmd_target_needed_bytes": _needed_bytes,
-    "hmd_target_predicted_runtime_ratio": _predicted_runtimes,
-    "hmd_target_saving_seconds": partial(_moves_and_dry_run, attrgetter("saved_s")),
-    "hmd_target_loss_seconds": partial(_moves_and_dry_run, attrgetter("lost_s")),
+    "hmd_target_needed_bytes": lambda now: _by_target(now, _needed_bytes),
+    "hmd_target_predicted_runtime_ratio": lambda now: _by_target(now, _predicted_runtimes),
+    "hmd_target_saving_seconds": lambda now: _by_target(
+        now, lambda target: (("moves", target.saved_s), ("dry_run", target.would.saved_s))
+    ),
+    "hmd_target_loss_seconds": lambda now: _by_target(
+        now, lambda target: (("moves", target.lost_s), ("dry_run", target.would.lost_s))
+    ),
     "hmd_target_off_fastest_bytes": lambda now: {
         (target.name,): target.off_fastest_bytes
         for target in now.targets
         if target.off_fastest_bytes is not None
     },
-    "hmd_dry_run_bytes": _dry_run_bytes,
+    "hmd_dry_run_bytes": lambda now: _by_target(
+        now,
+        lambda target: (("up", target.would.promoted_bytes), ("down", target.would.demoted_bytes)),
+    ),
     "hmd_policy_overridden": lambda now: {(): now.control.policy_override is not None},
     "hmd_node_drained": _drained,
     "hmd_admin_state_lost": lambda now: {(): bool(now.control.not_restored)},

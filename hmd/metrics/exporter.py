@@ -49,10 +49,9 @@ FORMATS: Final = {
 
 
 class StatusCollector(Collector):
-    """Turns the daemon's last status into metric families."""
+    """Turns the daemon's last status into metric families; ``latest`` must not block."""
 
     def __init__(self, latest: Callable[[], Status]) -> None:
-        """Call ``latest`` at each scrape; it must not block."""
         self._latest = latest
 
     def collect(self) -> Iterable[Metric]:
