@@ -6,8 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -103,36 +101,14 @@ def run(args: argparse.Namespace) -> None:
     if args.sweep not in (None, *system.names):
         raise UsageError(f"plan: no tier {args.sweep!r}: take {', '.join(system.names)}")
     problem = StepProblem(trace, system, rules_named(args.rules))
-    with _compiling_is_said():
-        if args.within is not None:
-            _within(args, problem)
-        elif args.compare:
-            _show(args, _compared(problem))
-        elif args.sweep:
-            _show(args, _swept(args, problem))
-        else:
-            _show(args, [_planned(args, problem)])
-
-
-@contextmanager
-def _compiling_is_said() -> Iterator[None]:
-    """Say on a terminal's stderr that the first plan of an installation is compiled for."""
-    from numba.core import event
-
-    class Notice(event.Listener):
-        said = not sys.stderr.isatty()
-
-        def on_start(self, event: event.Event) -> None:
-            if not self.said:
-                self.said = True
-                text = "compiling the planners, once per installation: one to two minutes"
-                print(text, file=sys.stderr, flush=True)
-
-        def on_end(self, event: event.Event) -> None:
-            pass
-
-    with event.install_listener("numba:compile", Notice()):
-        yield
+    if args.within is not None:
+        _within(args, problem)
+    elif args.compare:
+        _show(args, _compared(problem))
+    elif args.sweep:
+        _show(args, _swept(args, problem))
+    else:
+        _show(args, [_planned(args, problem)])
 
 
 def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
