@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from hmd.base.errors import ConfigError, UsageError
 from hmd.base.paths import SOCKET
@@ -38,8 +38,6 @@ same results (extra fleet)
 _NAMES: Final = {"pid|target": "subject", "from": "from_node", "range": "ranges"}
 """Names of arguments that have another one in Python."""
 
-_Value = TypeVar("_Value")
-
 _RANGE = re.compile(r"(?:0x)?([0-9a-f]{1,16})-(?:0x)?([0-9a-f]{1,16})\Z", re.IGNORECASE)
 
 
@@ -54,13 +52,6 @@ def address_range(text: str) -> tuple[int, int]:
     return start, end
 
 
-def size(text: str) -> int:
-    """Parse a size with its unit, in bytes."""
-    from hmd.base.quantities import parse_size
-
-    return _parsed(parse_size, text)
-
-
 def rate(text: str) -> int:
     """Parse a rate with its unit, in bytes per second; 0 is an error: nothing would ever move."""
     from hmd.base.quantities import parse_rate
@@ -71,13 +62,6 @@ def rate(text: str) -> int:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{text!r}: write a rate with its unit, as in 200MiB/s")
-
-
-def duration(text: str) -> float:
-    """Parse a time with its unit, in seconds."""
-    from hmd.base.quantities import parse_duration
-
-    return _parsed(parse_duration, text)
 
 
 def duration_or_seconds(text: str) -> float:
@@ -95,18 +79,22 @@ def duration_or_seconds(text: str) -> float:
     return value
 
 
-def share(text: str) -> float:
-    """Parse a share, as in 25%; 0.25."""
-    from hmd.base.quantities import parse_share
+def _quantity(name: str) -> Callable[[str], Any]:
+    """Return a parser of a quantity of :mod:`hmd.base.quantities`, which it imports."""
 
-    return _parsed(parse_share, text)
+    def parse(text: str) -> Any:
+        from hmd.base import quantities
+
+        try:
+            return getattr(quantities, f"parse_{name}")(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+    return parse
 
 
-def _parsed(parse: Callable[[str], _Value], text: str) -> _Value:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+size, duration, share = map(_quantity, ("size", "duration", "share"))
+"""Parsers of values with their units: in bytes, in seconds, and 0.25 for 25%."""
 
 
 def number(min_value: float, max_value: float) -> Callable[[str], float]:

@@ -11,8 +11,9 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from hmd.base.errors import MissingError, UsageError
@@ -103,10 +104,8 @@ class View:
     def select(self, rows: Sequence[MemoryRow]) -> list[MemoryRow]:
         """Return the rows that the filter lets through, sorted: numbers fall."""
         found = [row for row in rows if self.filter in f"{row.name} {row.pid} {row.group}"]
-        if self.sort == "name":
-            return sorted(found, key=lambda row: (row.name, row.pid))
-        if self.sort == "pid":
-            return sorted(found, key=lambda row: row.pid)
+        if self.sort in ("name", "pid"):
+            return sorted(found, key=attrgetter(self.sort, "pid"))
         if self.sort == "total":
             return sorted(found, key=lambda row: -row.total_bytes)
         return sorted(found, key=lambda row: -row.node_bytes.get(int(self.sort), 0))
@@ -162,9 +161,7 @@ def print_views(args: argparse.Namespace, count: int | None) -> None:
         view.live = True
         _show_live(machine, view, args.interval)
         return
-    for number in itertools.count() if count is None else range(count):
-        if number:
-            time.sleep(args.interval)
+    for _ in each_interval(args.interval, count):
         rows, unread = machine.read(view)
         shown = view.select(rows)[: getattr(args, "rows", None)]
         if args.json:
@@ -173,6 +170,14 @@ def print_views(args: argparse.Namespace, count: int | None) -> None:
         else:
             console().print(_screen(machine, view, shown, unread), crop=False)
             sys.stdout.flush()
+
+
+def each_interval(interval_s: float, count: int | None) -> Iterator[None]:
+    """Yield at once and then after every interval, ``count`` times or for ever."""
+    for number in itertools.count() if count is None else range(count):
+        if number:
+            time.sleep(interval_s)
+        yield
 
 
 def _screen(machine: _Machine, view: View, rows: Sequence[MemoryRow], unread: str) -> Group:

@@ -103,7 +103,7 @@ def _amount(option: str, text: str) -> Amount:
 def fast_pages(text: str, pages: int) -> int:
     """Return the number of a program's pages that fit on the fast node, from ``--fast``."""
     try:
-        wanted = round(share(text) * pages) if text.endswith("%") else size(text) // PAGE_BYTES
+        wanted: int = round(share(text) * pages) if text.endswith("%") else size(text) // PAGE_BYTES
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"--fast: {error}") from None
     if wanted < 1:

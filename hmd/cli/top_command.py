@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import os
 import select
 import sys
 import termios
-import time
 import tty
 from collections.abc import Callable, Iterator
 from operator import itemgetter
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING
 from hmd.base.errors import UnreachableError
 from hmd.base.paths import SOCKET
 from hmd.cli.arguments import whole_number
-from hmd.cli.numa_command import VIEW, print_views
+from hmd.cli.numa_command import VIEW, each_interval, print_views
 from hmd.cli.output import console, print_json_line
 from hmd.cli.status_command import process_key, process_table, summary
 from hmd.control.client import ask
@@ -139,12 +137,10 @@ def _stream(
     show: Callable[[Status, Rates | None], None],
 ) -> None:
     """Show the status ``count`` times, once per interval, or until the reader leaves."""
-    previous = read()
-    show(previous, None)
-    for _ in itertools.count() if count is None else range(count - 1):
-        time.sleep(interval_s)
+    previous: Status | None = None
+    for _ in each_interval(interval_s, count):
         status = read()
-        show(status, rates_between(previous, status))
+        show(status, previous and rates_between(previous, status))
         previous = status
 
 
