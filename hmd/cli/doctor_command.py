@@ -57,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_report(path: Path, document: Mapping[str, object], proc: Path, sysfs: Path) -> None:
-    """Write the findings, hmd's version and the machine's files."""
     from hmd import __version__
     from hmd.linux.machine_report import collect_files, write_report
 

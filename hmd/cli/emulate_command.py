@@ -170,7 +170,6 @@ def _command(
 
 
 def _feed(job: Job) -> None:
-    """Forward standard input as the command reads it."""
     try:
         while data := os.read(0, 65536):
             job.write(data)
@@ -225,7 +224,6 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _print_presets(args: argparse.Namespace) -> None:
-    """Print each preset's nodes, then the sources of their figures."""
     from hmd.emulate.preset import load, preset_names
 
     presets = [load(name) for name in preset_names()]
@@ -254,7 +252,6 @@ def _print_presets(args: argparse.Namespace) -> None:
 
 
 def _print_counters(args: argparse.Namespace) -> None:
-    """Print the counters of the emulated machine that this runs in."""
     from hmd.emulate.vm.qemu import counters_document
     from hmd.linux.emulator_memory import SharedMemory, find_device
 

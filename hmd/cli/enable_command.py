@@ -132,7 +132,6 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = ""
 
 
 def _sampler(asked: str | None, config: Config | None) -> str:
-    """Return the sampler that the service will use."""
     from hmd.sample.selection import list_availability
 
     if asked is not None:

@@ -132,7 +132,6 @@ USAGE = "hmd estimate [options] SLOW [FAST]"
 
 
 def _two_numbers(text: str) -> tuple[float, float]:
-    """Return two positive numbers, separated by a comma."""
     convert = number(1e-3, 1e9)
     words = text.split(",")
     if len(words) != 2:
@@ -162,7 +161,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run_of_one(args: argparse.Namespace) -> None:
-    """Print what one run says."""
     document = one_run_document(args)
     if args.json:
         print_json(document)
@@ -305,7 +303,6 @@ def answer_document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _refuse(args: argparse.Namespace) -> None:
-    """Raise UsageError where options do not go together."""
     for wrong, why in (
         (args.schedule is not None and args.sweep, "take either --schedule or --sweep"),
         (args.schedule is None and args.move_ns is not None, "--move-ns goes with --schedule"),
@@ -538,7 +535,6 @@ def asked_layout(args: argparse.Namespace, pages: PageIndex) -> tuple[str, Layou
 
 
 def _print(args: argparse.Namespace, document: dict[str, Any]) -> None:
-    """Print the layouts, then the phases and regions of the last."""
     rows = document["estimates"]
     print_records(
         rows,
@@ -623,7 +619,6 @@ def _print_regions(title: str, regions: Sequence[dict[str, Any]], slow_s: float)
 
 
 def _print_sweep(document: dict[str, Any]) -> None:
-    """Print the steps, then how much fast memory the program needs."""
     steps, knee = document["sweep"]["steps"], document["sweep"]["knee"]
     enough = document["sweep"]["within_5_percent"]
     surely = document["sweep"]["surely_within_5_percent"]

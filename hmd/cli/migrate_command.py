@@ -181,7 +181,6 @@ def _advice(reason: MoveStatus, args: argparse.Namespace) -> str:
 
 
 def _document(totals: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON form; pages are base pages."""
     return {
         "pid": args.pid,
         "to": args.to,
@@ -202,7 +201,6 @@ def _document(totals: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print(totals: MoveTotals, args: argparse.Namespace) -> None:
-    """Print a table of pages by result, the sum, and advice on failures."""
     if not totals.pages:
         where = f"node {args.from_node}" if args.from_node is not None else "another node"
         print(f"Nothing to move: process {args.pid} has no movable pages on {where}.")

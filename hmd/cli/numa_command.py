@@ -112,8 +112,6 @@ class View:
 
 
 class _Machine:
-    """Reads the rows of a view."""
-
     def __init__(self, cpu_s: float) -> None:
         from hmd.linux.machine_memory import ProcessMemory
         from hmd.linux.topology import read_topology

@@ -88,7 +88,6 @@ def compile_kernels() -> None:
 
 
 def _start(args: argparse.Namespace) -> Service:
-    """Return the service that the arguments ask for."""
     from hmd.config import load
     from hmd.daemon.log import start_log
     from hmd.daemon.systemd import Notifier

@@ -146,7 +146,6 @@ class ProgressLine:
     """A progress line on standard error, if that is a terminal."""
 
     def __enter__(self) -> Self:
-        """Show it."""
         from rich.console import Console
 
         self._status = Console(stderr=True).status("reading the trace")
@@ -162,5 +161,4 @@ class ProgressLine:
         self._status.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def __exit__(self, *error: object) -> None:
-        """Take it away."""
         self._status.stop()

@@ -145,7 +145,6 @@ def run_info(args: argparse.Namespace) -> None:
 
 
 def _document(trace: Any) -> dict[str, Any]:
-    """Return the summary: units are in the keys."""
     import numpy as np
 
     from hmd.tensors.lifetimes import reuse_distances, vitality

@@ -120,7 +120,6 @@ def run(args: argparse.Namespace) -> int:
 def _tune(
     args: argparse.Namespace, about: PolicyInfo, ranges: Sequence[Range], given: dict[str, str]
 ) -> Tuned:
-    """Search, with progress on standard error."""
     from hmd.emulate.preset import load
     from hmd.simulate.cases import CaseRuntimes
     from hmd.simulate.journal import Journal
@@ -246,7 +245,6 @@ _GAINS: Mapping[str, Callable[[TuningRow], float | None]] = {
 
 
 def _print(tuned: Tuned) -> None:
-    """Print settings, cases and a summary."""
     from hmd.simulate.tuning import WORST
 
     print_records(
@@ -278,7 +276,6 @@ def _print(tuned: Tuned) -> None:
 
 
 def _value(one: Range, trial: TuningTrial) -> str:
-    """Return a setting's value in a trial, as in the configuration."""
     return one.setting.format(trial.values[one.setting.name])
 
 
@@ -311,7 +308,6 @@ def _over(
 
 
 def _document(tuned: Tuned, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the results in seconds and in base units."""
     return {
         "preset": args.preset,
         "seed": args.seed,

@@ -593,7 +593,6 @@ class CommandQueue:
                 pending.set_exception(error)
 
     def _execute(self, request: ControlRequest) -> Done:
-        """Execute a request; raises ``HmdError`` where it is refused."""
         peer, outcome = request.peer, "refused"
         try:
             check_caller(peer, self._proc)

@@ -190,7 +190,6 @@ class StatusSocket(BoundedServer[StatusClient]):
 
 
 def _result(pending: PendingAnswer) -> bytes:
-    """Return the answer of a completed request, or that of its error."""
     try:
         return pending.result()
     except Exception as error:

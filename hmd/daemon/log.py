@@ -72,7 +72,6 @@ class OnceLogger:
     """Logs each distinct warning once."""
 
     def __init__(self, log: logging.Logger) -> None:
-        """Log to ``log``."""
         self._log = log
         self._logged: set[str] = set()
 
@@ -87,7 +86,6 @@ class TargetLog:
     """Logs which processes targets have gained and lost."""
 
     def __init__(self, log: logging.Logger) -> None:
-        """Log to ``log``."""
         self._log = log
         self._begun_s = float("-inf")
         self._lines = 0

@@ -258,7 +258,6 @@ class ProfileKeeper:
     def _adopt(
         self, process: ProcessId, run: _Run, key: str | None, former: Profile | None
     ) -> None:
-        """Take what the thread found out of a process."""
         if self._runs.get(process) is not run or key is None:
             return
         run.key = key

@@ -378,7 +378,6 @@ class Service:
         self.stages.meter.exclude(self._control.users_cpu_s - begun_s)
 
     def _publish_control(self) -> None:
-        """Publish the admin state."""
         admin = self.stages.admin
         pins = [
             PinStatus(
@@ -460,12 +459,10 @@ class Service:
         self.stages.priors = self._profiles.priors
 
     def _explain_empty_targets(self, now_s: float, changed: bool) -> None:
-        """Log and publish why targets have no processes."""
         reasons = self._empty_targets.explain(self.stages, now_s, changed=changed)
         self.observer.empty_reasons = reasons
 
     def _demote_page_cache(self, now_s: float) -> None:
-        """Demote unused page cache where the configuration asks for headroom."""
         stages = self.stages
         self._page_cache_demoter.demote(
             settings.cache_settings(stages.config),

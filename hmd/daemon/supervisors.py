@@ -65,7 +65,6 @@ class SamplerSupervisor:
     """
 
     def __init__(self, log: logging.Logger, sysfs: Path) -> None:
-        """Start with the CPUs that are online now."""
         self._log, self._warnings = log, OnceLogger(log)
         self._cpus = CpuWatch(sysfs)
         self._failed_ticks = 0
@@ -199,7 +198,7 @@ class PageCacheDemoter:
     """
 
     def __init__(self, log: logging.Logger, proc: Path, sysfs: Path, note: Path = NOTE) -> None:
-        """Log to ``log``; ``note`` is the file of the claim to DAMON."""
+        """``note`` is the file of the claim to DAMON."""
         self._warnings, self._proc, self._sysfs, self._note = OnceLogger(log), proc, sysfs, note
         self._demotion: CacheDemotion | None = None
         self._configured: tuple[CacheSettings, tuple[tuple[int, ...], ...]] | None = None
@@ -337,7 +336,6 @@ class MemoryLimiter:
     """
 
     def __init__(self, log: logging.Logger, reader: MemoryLimitReader | None = None) -> None:
-        """Find the control group of this process."""
         self._log = log
         self._reader = reader or MemoryLimitReader()
         self._unlogged = 0

@@ -27,7 +27,6 @@ class Notifier:
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Read NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
         self._address = environ.get("NOTIFY_SOCKET", "")
         self.watchdog_s: float | None = None
         usec, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
@@ -78,7 +77,6 @@ class WakeupFd:
     """A pipe that ends the daemon's wait; signal handlers may write to it."""
 
     def __init__(self) -> None:
-        """Open the pipe."""
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wake(self) -> None:

@@ -123,7 +123,6 @@ def process_key(process: ProcessHeat | ProcessStatus) -> str:
 
 
 def _columns(process: ProcessHeat) -> Mapping[str, npt.NDArray[Any]]:
-    """Return the rows of a process as arrays."""
     return {
         "bin_bytes": np.array(process.bin_bytes, np.int64),
         "bin": np.array(process.bin, np.uint64),

@@ -83,7 +83,6 @@ class TrainingRows:
     program: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.base)
 
     def take(self, rows: npt.NDArray[Any]) -> Self:
@@ -198,6 +197,5 @@ class RowLogger:
         self._parts.append(TrainingRows(features, base, future, program))
 
     def _pages(self, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the numbers of pages in the stream."""
         stream = self._machine.stream
         return np.searchsorted(stream.page_address[: stream.user_pages], address)

@@ -181,7 +181,6 @@ class _Network:
         self._descend([*matrices, *biases], steps)
 
     def _forward(self, inputs: Floats) -> list[Floats]:
-        """Return inputs and outputs of all layers."""
         found = [inputs]
         for number, (matrix, bias) in enumerate(zip(self._matrices, self._biases, strict=True)):
             output = found[-1] @ matrix + bias
@@ -296,7 +295,6 @@ class Training:
         return rows
 
     def _fit(self, rows: dict[str, TrainingRows]) -> Trained:
-        """Fit a network to the rows."""
         settings = self._plan.settings
         train, test = split_rows(rows, settings.held_out, settings.seed)
         if not len(train) or not len(test):

@@ -75,7 +75,6 @@ class RowSums:
         return cls(*by_tier, *np.zeros((7, rows), np.int64), *np.zeros((7, rows)))
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.samples)
 
     def rearranged(self, former: npt.NDArray[np.int64]) -> Self:
@@ -275,7 +274,6 @@ class Counters:
             self.processes = self.processes.rearranged(former)
 
     def _add_stage_items(self, tick: TickRecord) -> None:
-        """Count the items into and out of the stages."""
         samples, outcome = len(tick.batch), tick.outcome
         planned = int(tick.plan.pages.sum())
         self.stage_in[Stage.HEAT] += samples

@@ -154,7 +154,6 @@ class History:
 
 
 def _summed(rows: Rows) -> Rows:
-    """Return one row for each name."""
     names = np.unique(rows["name"])
     sums = np.zeros(len(names), ROW)
     for row, name in zip(sums, names, strict=True):

@@ -286,7 +286,6 @@ class Observer:
         )
 
     def _resident_bytes(self) -> npt.NDArray[np.int64]:
-        """Return resident bytes by process and tier."""
         counters = self._counters
         if self._residency is None:
             return np.zeros((len(counters.table), counters.tier_count), np.int64)
@@ -325,7 +324,6 @@ class Observer:
         )
 
     def _processes(self, resident: npt.NDArray[np.int64]) -> tuple[ProcessStatus, ...]:
-        """Return the processes with most resident memory."""
         counters = self._counters
         rows = np.argsort(-resident.sum(axis=1), kind="stable")[:MAX_LISTED]
         listed = [counters.table.processes[row] for row in rows.tolist()]

@@ -41,7 +41,6 @@ class ConnectionLimiter(Generic[Connection]):
         self._idle: set[Connection] = set()
 
     def __len__(self) -> int:
-        """Return how many connections there are."""
         return len(self._owner)
 
     def enter(self, connection: Connection, owner: Hashable) -> Connection | None:

@@ -294,7 +294,6 @@ class SavedTensors:
             seen.freed = self._cut()
 
     def _act(self, number: int) -> None:
-        """Do what the schedule has at an event."""
         schedule = self._schedule
         assert schedule is not None
         away = self._away
@@ -357,7 +356,6 @@ class SavedTensors:
         away.storage = None
 
     def _read(self, away: _Away) -> None:
-        """Begin to read a file into the host's memory."""
         assert away.place is not None and self._flash is not None
         size = away.end - away.first
         buffer = self._take(size)
@@ -368,7 +366,6 @@ class SavedTensors:
         away.read = self._flash.read(away.place, buffer.data[:size], buffer.after)
 
     def _fetch(self, away: _Away) -> None:
-        """Begin to copy back to the device."""
         device = self.device
         if away.buffer is None:
             self._read(away)

@@ -56,7 +56,6 @@ class Block:
     columns: Table
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(next(iter(self.columns.values()), ()))
 
 
@@ -166,7 +165,6 @@ def _stored(name: str, column: npt.NDArray[Any]) -> bytes:
 
 
 def _restored(name: str, dtype: np.dtype[Any], raw: bytes) -> npt.NDArray[Any]:
-    """Undo ``_stored``."""
     if not raw:
         return np.empty(0, dtype)
     shuffled = np.frombuffer(raw, np.uint8).reshape(dtype.itemsize, -1)

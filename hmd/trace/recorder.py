@@ -586,7 +586,6 @@ class Recorder:
                 self._descendants.forget_process(process)
 
     def _write_progress(self) -> None:
-        """Write the CPU time and the executed instructions of processes."""
         ran = {
             one.process: times
             for one in self._in_turn()

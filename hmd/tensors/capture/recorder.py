@@ -271,7 +271,6 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[tuple[Any,
 
 
 def _merged(uses: list[StorageUse]) -> tuple[StorageUse, ...]:
-    """Return one use per storage."""
     merged: dict[int, StorageUse] = {}
     for use in uses:
         old = merged.get(use.storage, use)

@@ -204,7 +204,6 @@ def touched_bytes(operations: list[Operation]) -> dict[int, int]:
 
 
 def _persists(log: StepLog, storage: int) -> bool:
-    """Return whether a storage lives before and after the step."""
     return storage not in log.births and log.facts[storage].survives
 
 

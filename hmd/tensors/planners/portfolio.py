@@ -191,7 +191,6 @@ class _Search:
             self._solved_s += self._spent.elapsed() - begin
 
     def _others(self, *names: str) -> PricedPlans:
-        """Yield the plans of other planners."""
         for name in names:
             with suppress(MovePlanError):
                 yield self._priced(planner_named(name).plan(self._problem))
