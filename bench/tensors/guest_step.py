@@ -6,7 +6,7 @@
 PyTorch itself takes 290 MiB and five minutes of a guest's time to be imported, and a step a hundred
 times its own: bench/workloads/tensor_step.c replays recorded steps of it instead, scaled to
 ``PEAK_BYTES``. It passes over the tensors of each kernel in their order, in one mapping with the
-addresses that :mod:`hmd.torch.arena` would give, and sends the hints of :mod:`hmd.torch.tiering`.
+addresses that the arena of :mod:`hmd.torch.tiering` would give, and sends its hints.
 Between its passes a kernel computes for as long as it would on a socket of 24 cores, in relation to
 what its passes take (:mod:`bench.tensors.training_shapes`).
 

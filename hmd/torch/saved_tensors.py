@@ -404,11 +404,7 @@ class SavedTensors:
             assert away is not None
             now = any(tensor._version != version for tensor, version in away.saved)
             changed = away.is_changed or now
-        if changed:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an"
-                f" inplace operation: [{saved.geometry[0]} {list(saved.geometry[2])}]"
-            )
+        check_unchanged(not changed, saved.geometry[0], saved.geometry[2])
         if saved.tensor is not None:
             return saved.tensor
         assert away is not None
@@ -477,6 +473,15 @@ class SavedTensors:
             np.maximum(peaks - np.cumsum(away[:-1]), 0),
             tuple(storages),
             storage_at,
+        )
+
+
+def check_unchanged(unchanged: bool, dtype: object, shape: Iterable[int]) -> None:
+    """Raise what autograd raises of a saved tensor that has changed since."""
+    if not unchanged:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an"
+            f" inplace operation: [{dtype} {list(shape)}]"
         )
 
 

@@ -2,11 +2,10 @@
 """``tiered``: training on the CPU with DRAM and slower memory beside, by hints to the daemon.
 
 The second step is recorded and planned: what of it should be in fast memory, and when. From then on
-saved tensors that wait in slow memory lie in an arena (:mod:`hmd.torch.arena`), and the daemon is
-told on its status socket when the step uses which memory; its policy ``tensors`` moves pages ahead
-of that. Weights, buffers and optimizer state keep their addresses anyway: their whole pages are
-hinted where they are. Gradients, workspaces and tensors that do not wait are not hinted: their
-pages move by heat.
+saved tensors that wait in slow memory lie in an arena, and the daemon is told on its status socket
+when the step uses which memory; its policy ``tensors`` moves pages ahead of that. Weights, buffers
+and optimizer state keep their addresses anyway: their whole pages are hinted where they are.
+Gradients, workspaces and tensors that do not wait are not hinted: their pages move by heat.
 
 The training never waits for the daemon: a hint that the socket does not take at once is dropped,
 and all are sent again, some in each step. Without a daemon nothing is different but that tensors
@@ -16,6 +15,7 @@ are copied to the arena. Losses and gradients are those of the plain run, bit fo
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import socket
 import sys
@@ -28,17 +28,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hmd.base.errors import HmdError, UsageError
 from hmd.base.paths import SOCKET
-from hmd.base.units import PAGE_BYTES
+from hmd.base.units import MIB, PAGE_BYTES
 from hmd.cli.output import format_bytes, format_seconds, format_share, print_table
 from hmd.policy.use_hints import MAX_USES, STEP_PARTS
-from hmd.tensors.capture.recorder import tensors_in
+from hmd.tensors.capture.recorder import tensors_in, touched_range
 from hmd.tensors.capture.script import RecordedSteps, StepRecorder
 from hmd.tensors.memory_system import STRICT, load_system
 from hmd.tensors.move_plan import UseRun, use_runs
@@ -46,9 +46,9 @@ from hmd.tensors.planner import StepProblem
 from hmd.tensors.planners import planner_named
 from hmd.tensors.prices import StepPrice, price_planner
 from hmd.tensors.trace import Floats
-from hmd.torch.arena import Arena, SavedCopy
+from hmd.torch.device import ALIGNMENT, HostBuffer, HostPool
 from hmd.torch.fitting import Size, size_bytes
-from hmd.torch.saved_tensors import is_plain
+from hmd.torch.saved_tensors import bytes_of, check_unchanged, is_plain, view_of
 
 USES_PER_HINT: Final = 48
 """A request of the status socket has at most 4 KiB."""
@@ -59,6 +59,92 @@ _MAX_DIFFERENT: Final = 3
 """Steps in a row that differ from the plan, after which the next one is recorded."""
 
 _MAX_RECORDINGS: Final = 8
+
+_Key = tuple[torch.Size, torch.dtype, int]
+"""Shape, type and bytes of the storage of a tensor that autograd saves."""
+
+
+_SLAB_BYTES: Final = 64 * MIB
+"""Memory is mapped in pieces of this size; only pages that are used take memory."""
+
+_INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class SavedCopy:
+    """A tensor in the arena: ``data`` are bytes of its storage from ``first`` on."""
+
+    __slots__ = ("data", "first", "geometry")
+
+    def __init__(self, data: torch.Tensor, first: int, geometry: tuple[Any, int, Any, Any]) -> None:
+        self.data, self.first, self.geometry = data, first, geometry
+
+    def tensor(self) -> torch.Tensor:
+        """Return the tensor, with the strides that it had."""
+        return view_of(self.data.untyped_storage(), self.first, self.geometry, self.data.device)
+
+
+class Arena:
+    """Memory that saved tensors are copied to; what nothing refers to any more is given out again.
+
+    It grows with what waits at once, and never shrinks. PyTorch's allocator for the CPU packs
+    tensors of any use into the same pages, half of them at other addresses in each step, and Python
+    cannot replace it. So what shall wait in slow memory is copied here, whole pages side by side,
+    when autograd saves it, and the original is freed as without hmd. Places are given out first
+    fit, so that a step that does the same gets the same addresses, and in the order in which
+    tensors are saved: neighbours are saved, and used again, one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._slabs: list[mmap.mmap] = []
+        self._pool = HostPool(1 << 62, _SLAB_BYTES, self._map)
+        self._returned: deque[HostBuffer] = deque()
+        self._copies: dict[int, SavedCopy] = {}
+
+    @property
+    def bytes(self) -> int:
+        """Address space that is mapped."""
+        return self._pool.bytes
+
+    def begin_step(self) -> None:
+        """Forget which storages have been copied."""
+        self._copies.clear()
+
+    def save(self, tensor: torch.Tensor) -> tuple[SavedCopy, bool]:
+        """Return a copy of a tensor, and whether it took memory: views of a storage share one."""
+        storage = tensor.untyped_storage()
+        offset = int(tensor.storage_offset()) * tensor.element_size()
+        geometry = tensor.dtype, offset, tensor.shape, tensor.stride()
+        known = self._copies.get(storage._cdata)
+        first, end = touched_range(tensor)
+        if known is not None and known.first <= first and end <= known.first + len(known.data):
+            copy = SavedCopy(known.data, known.first, geometry)
+            # Parts of a storage may have been written since.
+            whole = _INTEGERS.get(tensor.element_size())
+            if whole and torch.equal(copy.tensor().view(whole), tensor.view(whole)):
+                return copy, False
+        first = first // ALIGNMENT * ALIGNMENT
+        if 2 * (end - first) > storage.nbytes():
+            first, end = 0, int(storage.nbytes())
+        data = self._take(end - first)
+        data.copy_(bytes_of(storage, first, end, tensor.device))
+        copy = self._copies[storage._cdata] = SavedCopy(data, first, geometry)
+        return copy, True
+
+    def _map(self, size: int) -> torch.Tensor:
+        self._slabs.append(mmap.mmap(-1, size))
+        return torch.frombuffer(self._slabs[-1], dtype=torch.uint8)
+
+    def _take(self, size: int) -> torch.Tensor:
+        while self._returned:
+            self._pool.give(self._returned.popleft(), None)
+        place = self._pool.take(-(-size // PAGE_BYTES) * PAGE_BYTES)
+        assert place is not None
+        slab = self._slabs[place.chunk]
+        data = torch.frombuffer(slab, dtype=torch.uint8, count=size, offset=place.first)
+        # The storage is of this place alone: it ends when neither autograd nor anyone else uses it.
+        end = weakref.finalize(data.untyped_storage(), self._returned.append, place)
+        end.atexit = False
+        return data
 
 
 @dataclass(frozen=True)
@@ -139,11 +225,9 @@ class TieredTraining:
         self._recorder: StepRecorder | None = None
         self._is_full = False
         self._recordings = self._different = self._event = 0
-        self._noted: list[tuple[int, int] | None] = []
-        self._keys: list[tuple[Any, ...]] = []
-        self._last_noted: list[tuple[int, int] | None] = []
-        self._last_keys: list[tuple[Any, ...]] = []
-        self._expected: list[tuple[Any, ...]] = []
+        self._packed: list[tuple[_Key, tuple[int, int] | None]] = []
+        self._last_packed: list[tuple[_Key, tuple[int, int] | None]] = []
+        self._expected: list[_Key] = []
         self._waits: dict[int, int] = {}
         self._placed: dict[int, tuple[int, int]] = {}
         self._follows = False
@@ -186,8 +270,7 @@ class TieredTraining:
 
     def _begin(self) -> None:
         self._event, self._follows = 0, bool(self._uses)
-        self._last_noted, self._last_keys = self._noted, self._keys
-        self._noted, self._keys = [], []
+        self._last_packed, self._packed = self._packed, []
         self.arena.begin_step()
         self._persistent = {each.untyped_storage()._cdata for each in self._lasting()}
 
@@ -206,10 +289,9 @@ class TieredTraining:
         size = int(tensor.untyped_storage().nbytes()) if able else 0
         key = tuple(tensor.shape), tensor.dtype, size
         if self._recorder is not None:
-            self._keys.append(key)
             able = able and size >= MIN_BYTES
             able = able and tensor.untyped_storage()._cdata not in self._persistent
-            self._noted.append(self._recorder.place_of(tensor) if able else None)
+            self._packed.append((key, self._recorder.place_of(tensor) if able else None))
         elif self._follows:
             self._follows = event < len(self._expected) and self._expected[event] == key
             if self._follows and event in self._waits:
@@ -224,12 +306,8 @@ class TieredTraining:
         if isinstance(saved, SavedCopy):
             return saved.tensor()
         tensor, version = saved
-        if tensor._version != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an"
-                f" inplace operation: [{tensor.dtype} {list(tensor.shape)}]"
-            )
-        return tensor
+        check_unchanged(tensor._version == version, tensor.dtype, tensor.shape)
+        return cast(torch.Tensor, tensor)
 
     def _recorded(self) -> None:
         """Plan the recorded step. PyTorch is calling the recorder's hooks: they stay for now."""
@@ -242,7 +320,7 @@ class TieredTraining:
             self._recordings = _MAX_RECORDINGS
             return
         # This training's hook has been called before the recorder's: a step has begun already.
-        self._expected = self._last_keys
+        self._expected = [key for key, _ in self._last_packed]
         self._set_uses(problem, runs, [0.0, *ends.tolist()])
 
     def _set_uses(self, problem: StepProblem, runs: list[UseRun], ends: list[float]) -> None:
@@ -251,7 +329,7 @@ class TieredTraining:
         trace = problem.trace
         tensor_of = {storage: row for row, storage in enumerate(trace.tensor_storage.tolist())}
         packed: dict[int, int] = {}
-        for event, noted in enumerate(self._last_noted):
+        for event, (_, noted) in enumerate(self._last_packed):
             row = tensor_of.get(noted[0]) if noted is not None else None
             if noted is not None and row is not None and not trace.tensor_persistent[row]:
                 kernel = packed.setdefault(row, noted[1])

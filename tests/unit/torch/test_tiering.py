@@ -26,8 +26,7 @@ from hmd.base.units import PAGE_BYTES
 from hmd.control.status_socket import StatusSocket
 from hmd.policy.use_hints import HintTable
 from hmd.tensors.prices import StepPrice
-from hmd.torch.arena import Arena
-from hmd.torch.tiering import TieredTraining
+from hmd.torch.tiering import Arena, TieredTraining
 from tests.fakes.hints import serve_hints, this_process
 from tests.unit.torch.training import Transformer, language_step
 
