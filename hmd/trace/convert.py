@@ -20,11 +20,10 @@ from hmd.base.atomic_file import finished_file
 from hmd.base.errors import HmdError, missing_extra
 from hmd.base.untrusted_files import DAMAGED, read_arrays, reason_of
 from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, Samples
-from hmd.trace.access_text import GZIP, AccessText, form_of
 from hmd.trace.perf_data import MAGIC, OTHER_MAGICS, PerfData
 from hmd.trace.perf_recording import PerfRecording
-from hmd.trace.perf_script import FIELDS, PerfScript
 from hmd.trace.reader import TraceError
+from hmd.trace.text_recordings import FIELDS, GZIP, AccessText, PerfScript, form_of
 from hmd.trace.trace import Ending, Trace, TracedProcess
 
 TICKS_PER_MS = 1_400_000

@@ -36,7 +36,7 @@ from hmd.sample.perf_ring import (
     split_records,
 )
 from hmd.sample.spe import Decoding, SpeClock, decode_packets
-from hmd.trace.perf_recording import PerfAbout, Tasks, clean_name, read_failed
+from hmd.trace.perf_recording import PerfRecording, clean_name, read_failed
 from hmd.trace.reader import MAX_INT64, TraceError
 from hmd.trace.trace import Losses
 
@@ -132,13 +132,12 @@ class PerfEvent:
         return int.from_bytes(record[at : at + 8], "little") if at >= 8 else 0
 
 
-class PerfData:
-    """A perf.data file; a ``PerfRecording``."""
+class PerfData(PerfRecording):
+    """A perf.data file."""
 
     def __init__(self, path: Path) -> None:
         """Read the header; raises TraceError for another file."""
-        self.path = path
-        self.about, self.tasks, self.losses, self.span_ns = PerfAbout(), Tasks(), Losses(), (0, 0)
+        super().__init__(path)
         self._events: list[PerfEvent] = []
         self._event_of_id: dict[int, int] = {}
         self._offset = 0
@@ -159,8 +158,8 @@ class PerfData:
 
     def batches(self) -> Iterator[RecordColumns]:
         """Yield all samples in the order of the file."""
-        self.about, self.tasks, self.losses = PerfAbout(), Tasks(), Losses()
-        self.span_ns, self._events, self._event_of_id = (0, 0), [], {}
+        self._forget()
+        self._events, self._event_of_id = [], {}
         self._spe_words: tuple[int, ...] | None = None
         self._spe_clock, self._spe_unknown = SpeClock(), 0
         columns = RecordColumns(_BATCH_RECORDS, levels=True)
@@ -541,12 +540,6 @@ class PerfData:
     def _add_losses(self, counts: RingCounts) -> None:
         lost = min(self.losses.lost + counts.lost, MAX_INT64)
         self.losses = Losses(lost, self.losses.throttled + counts.throttled)
-
-    def _widen(self, first_ns: int, last_ns: int) -> None:
-        if last_ns:
-            begin_ns, end_ns = self.span_ns
-            first_ns = first_ns or last_ns
-            self.span_ns = min(begin_ns or first_ns, first_ns), max(end_ns, last_ns)
 
 
 def _decompressor() -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A recording that perf made, as a trace: what is kept of its samples, and what is known of it.
 
-``PerfData`` (``hmd.trace.perf_data``) and ``PerfScript`` (``hmd.trace.perf_script``) are such
+``PerfData`` (``hmd.trace.perf_data``) and those of ``hmd.trace.text_recordings`` are such
 recordings. A recording is read twice: first for its processes, its times and its sums, then to
 write the trace, so that memory is bounded by what is known of processes, not by its length.
 """
@@ -9,12 +9,13 @@ write the trace, so that memory is bounded by what is known of processes, not by
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -191,18 +192,29 @@ def clean_name(text: str) -> str:
     return _UNPRINTABLE.sub("?", text[:_MAX_NAME])
 
 
-class PerfRecording(Protocol):
-    """A recording of perf; ``about``, ``tasks`` and the sums are complete after ``batches``."""
+class PerfRecording(ABC):
+    """A recording of perf; ``about``, ``tasks`` and the sums are complete after ``batches``.
 
-    about: PerfAbout
-    tasks: Tasks
-    losses: Losses
-    span_ns: tuple[int, int]
-    """The first and the last time of any record; (0, 0) without any."""
+    ``span_ns`` are the first and the last time of any record; (0, 0) without any.
+    """
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._forget()
+
+    @abstractmethod
     def batches(self) -> Iterator[RecordColumns]:
         """Yield all samples; the columns are reused. Raises TraceError, which names the offset."""
-        ...
+
+    def _forget(self) -> None:
+        """Forget all, before a reading."""
+        self.about, self.tasks, self.losses, self.span_ns = PerfAbout(), Tasks(), Losses(), (0, 0)
+
+    def _widen(self, first_ns: int, last_ns: int) -> None:
+        if last_ns:
+            begin_ns, end_ns = self.span_ns
+            first_ns = first_ns or last_ns
+            self.span_ns = min(begin_ns or first_ns, first_ns), max(end_ns, last_ns)
 
 
 @dataclass(slots=True)

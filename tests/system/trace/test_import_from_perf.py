@@ -12,8 +12,8 @@ import pytest
 from hmd.base.errors import Exit
 from hmd.cli.main import main
 from hmd.sample.access_batch import Kind
-from hmd.trace.perf_script import FIELDS
 from hmd.trace.reader import read_trace
+from hmd.trace.text_recordings import FIELDS
 from hmd.trace.trace import Trace
 
 PROGRAM = ["python3", "-c", "b = bytearray(4 << 20)\nb[::4096] = b[1::4096]"]

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from hmd.cli.main import main
 from hmd.sample.access_batch import Kind
-from hmd.trace.access_text import AccessText, form_of
 from hmd.trace.convert import open_recording
 from hmd.trace.perf_recording import import_recording
-from hmd.trace.perf_script import PerfScript
 from hmd.trace.reader import TraceError, read_trace
+from hmd.trace.text_recordings import AccessText, PerfScript, form_of
 from hmd.trace.trace import Trace
 
 FORMS = {

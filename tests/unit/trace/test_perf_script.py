@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hmd.base.errors import HmdError, UsageError
 from hmd.sample.access_batch import Kind
 from hmd.trace.perf_recording import Import, import_recording
-from hmd.trace.perf_script import COMMAND, FIELDS, PerfScript
 from hmd.trace.reader import TraceError, read_trace
+from hmd.trace.text_recordings import COMMAND, FIELDS, PerfScript
 from hmd.trace.trace import Trace
 
 # As perf 6.1 prints them: a Xeon's load-latency samples, and the header of the recording.

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""Samples as text, as ``perf script`` prints them.
+"""Recordings as text: samples that ``perf script`` prints, accesses that Pin and DynamoRIO print.
 
-A line has the fields that ``perf script -F`` names, in perf's own order (``process_event`` in
-tools/perf/builtin-script.c); nothing in it says which they are, so that the list is an argument.
-``FIELDS`` are those of the documented command. Lines become records of perf, which the reader of
-perf rings reads: kinds and levels are those of a perf.data file.
+A line of perf's has the fields that ``perf script -F`` names, in perf's own order
+(``process_event`` in tools/perf/builtin-script.c); nothing in it says which they are, so that the
+list is an argument. ``FIELDS`` are those of the documented command. Lines become records of perf,
+which the reader of perf rings reads: kinds and levels are those of a perf.data file.
+
+``docs/reference/trace-format.md`` lists the forms of accesses. None has times: accesses follow each
+other at equal distances, over a runtime that the user gives. A file may be compressed by gzip.
 """
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -19,10 +25,9 @@ import numpy as np
 from hmd.base.errors import UsageError
 from hmd.linux.mappings import MappingAccess
 from hmd.sample.access_batch import Kind
-from hmd.sample.perf_ring import RecordColumns, SampleFormat, SampleType, read_records
-from hmd.trace.perf_recording import PerfAbout, Tasks, clean_name, read_failed
+from hmd.sample.perf_ring import Level, RecordColumns, SampleFormat, SampleType, read_records
+from hmd.trace.perf_recording import PerfRecording, clean_name, read_failed
 from hmd.trace.reader import MAX_INT64, TraceError
-from hmd.trace.trace import Losses
 
 FIELDS: Final = "comm,pid,tid,cpu,time,period,event,addr,data_src,weight"
 COMMAND: Final = f"perf script --header --ns --show-mmap-events -F {FIELDS}"
@@ -71,18 +76,17 @@ def line_pattern(fields: str) -> re.Pattern[str]:
     return re.compile("".join(text for name, text in _PATTERNS.items() if name in named) + "$")
 
 
-class PerfScript:
-    """A file of ``perf script``'s output; a ``PerfRecording``."""
+class PerfScript(PerfRecording):
+    """A file of ``perf script``'s output."""
 
     def __init__(self, path: Path, fields: str = FIELDS) -> None:
         """Read lines of these fields; raises UsageError for others."""
-        self.path = path
-        self.about, self.tasks, self.losses, self.span_ns = PerfAbout(), Tasks(), Losses(), (0, 0)
+        super().__init__(path)
         self._fields, self._line = fields, line_pattern(fields)
 
     def batches(self) -> Iterator[RecordColumns]:
         """Yield all samples, in the order of the lines; those of one kind at a time."""
-        self.about, self.tasks, self.span_ns = PerfAbout(), Tasks(), (0, 0)
+        self._forget()
         self._names: dict[int, str] = {}
         columns, rows = (
             RecordColumns(_BATCH_LINES, levels=True),
@@ -134,8 +138,7 @@ class PerfScript:
         if self._names.get(pid) != words["comm"] and (pid == tid or pid not in self._names):
             self._names[pid] = words["comm"]
             self.tasks.add_name(time_ns, pid, words["comm"])
-        begin_ns, end_ns = self.span_ns
-        self.span_ns = min(begin_ns or time_ns, time_ns), max(end_ns, time_ns)
+        self._widen(time_ns, time_ns)
         fault = "fault" in event
         kind = Kind.FAULT if fault else Kind.STORE if "store" in event.lower() else Kind.LOAD
         return kind, (
@@ -187,3 +190,131 @@ class PerfScript:
 
 def _time_ns(words: dict[str, str]) -> int:
     return min(int(words["s"]) * 10**9 + int(words["ns"].ljust(9, "0")), MAX_INT64)
+
+
+DISTANCE_NS: Final = 100
+"""Time from one access to the next where no runtime is given."""
+GZIP: Final = b"\x1f\x8b"
+
+_MAX_ACCESS_LINE: Final = 1 << 10
+_VIEW: Final = "DynamoRIO's view"
+_MISSES: Final = "DynamoRIO's LL_miss_file"
+# Groups by name: process, kind, address. The first form that a line fits is that of the file.
+_FORMS: Final = {
+    "Pin's pinatrace": rb"HEX: (?P<kind>[RW]) ADDRESS",
+    _MISSES: rb"(?:(?P<process>\d{1,9}),)?HEX,ADDRESS",
+    "DynamoRIO's memtrace": rb"HEX,(?P<kind>[rw]), *\d{1,9},ADDRESS",
+    "DynamoRIO's memtrace_simple": rb"ADDRESS: *\d{1,9}, (?P<kind>\w{1,20})",
+    _VIEW: rb".*?T?(?P<process>\d{1,9}):? +(?P<kind>read|write) +\d{1,9} byte\(s\) @ ADDRESS .*",
+}
+_ACCESSES: Final = {
+    name: re.compile(
+        form.replace(b"HEX", rb"(?:0x)?[0-9a-fA-F]{1,16}").replace(
+            b"ADDRESS", rb"(?:0x)?(?P<address>[0-9a-fA-F]{1,16})"
+        )
+    )
+    for name, form in _FORMS.items()
+}
+_LOADS, _STORES = (b"R", b"r", b"read"), (b"W", b"w", b"write")
+
+
+def form_of(path: Path) -> str | None:
+    """Return the name of a file's form by the first of 64 lines that has one, None where none has.
+
+    Raises TraceError where the file cannot be read, or is a compressed one of another form.
+    """
+    for _, line in islice(_lines(path), 64):
+        for name, pattern in _ACCESSES.items():
+            if pattern.fullmatch(line):
+                return name
+    if _is_compressed(path):
+        raise TraceError(f"{path}: no access of Pin or DynamoRIO in its first 64 lines")
+    return None
+
+
+def _is_compressed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(GZIP)) == GZIP
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the text of each line; raises TraceError where the file is damaged."""
+    number = 0
+    try:
+        with gzip.open(path) if _is_compressed(path) else path.open("rb") as file:
+            while line := file.readline(_MAX_ACCESS_LINE):
+                number += 1
+                yield number, line.strip()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TraceError(f"{path}:{number}: damaged: {error}") from None
+    except OSError as error:
+        raise read_failed(path, error) from None
+
+
+class AccessText(PerfRecording):
+    """A file of accesses of one form."""
+
+    def __init__(self, path: Path, form: str, runtime_s: float | None = None) -> None:
+        """``runtime_s``: how long the program ran; without it ``DISTANCE_NS`` per access."""
+        super().__init__(path)
+        self._form, self._runtime_s = form, runtime_s
+        self._distance_ns = float(DISTANCE_NS)
+
+    def batches(self) -> Iterator[RecordColumns]:
+        """Yield all accesses; the first reading counts them, and the second one has their times."""
+        self._forget()
+        self.about.events[self._form] = None
+        columns, rows, count = RecordColumns(_BATCH_LINES, levels=True), [], 0
+        columns.period[:], columns.level[:] = 1, Level.UNKNOWN
+        for row in self._rows():
+            rows.append(row)
+            if len(rows) == _BATCH_LINES:
+                count = self._fill(columns, rows, count)
+                yield columns
+                rows.clear()
+        if rows:
+            count = self._fill(columns, rows, count)
+            yield columns
+        if self._runtime_s is not None:
+            self._distance_ns = self._runtime_s * 1e9 / max(count, 1)
+        else:
+            self.about.notes.append(
+                f"the file has no times: {DISTANCE_NS} ns from one access to the next are assumed;"
+                " give the program's runtime with --seconds"
+            )
+        if self._form != _MISSES:
+            self.about.notes.append(
+                "these are all accesses, also those that caches answer: traces of misses are made"
+                " by drcachesim -LL_miss_file"
+            )
+        self.span_ns = 1, 1 + round(count * self._distance_ns)
+
+    def _fill(self, columns: RecordColumns, rows: list[tuple[int, int, int]], before: int) -> int:
+        n = len(rows)
+        columns.clear()
+        columns.address[:n], columns.kind[:n], columns.pid[:n] = zip(*rows, strict=True)
+        columns.thread[:n] = columns.pid[:n]
+        columns.time_ns[:n] = [1 + round((before + i) * self._distance_ns) for i in range(n)]
+        columns.c.count = n
+        return before + n
+
+    def _rows(self) -> Iterator[tuple[int, int, int]]:
+        """Yield address, kind and process of each access."""
+        pattern, named = _ACCESSES[self._form], set[int]()
+        for number, line in _lines(self.path):
+            found = pattern.fullmatch(line)
+            if found is None:
+                # Of a view, other records; elsewhere remarks alone.
+                if line and self._form != _VIEW and not line.startswith((b"#", b"Format:")):
+                    raise TraceError(f"{self.path}:{number}: no access as {self._form} prints it")
+                continue
+            words = found.groupdict()
+            kind = words.get("kind", b"r")
+            if kind not in _LOADS + _STORES:  # an instruction, by its opcode
+                continue
+            process = int(words.get("process") or 1) or 1
+            if process not in named:
+                named.add(process)
+                self.tasks.add_name(0, process, clean_name(self.path.stem))
+            stored = Kind.STORE if kind in _STORES else Kind.LOAD
+            yield int(words["address"], 16), stored, process
