@@ -123,7 +123,7 @@ def _print(explained: dict[str, Any]) -> None:
             f"{page['rate']:.3g}",
             f"{page['samples']:.0f}",
             f"{page['saving_s_per_s'] * 1e6:.3g}",
-            _repaid(page["repaid_after_s"]),
+            "never" if (after_s := page["repaid_after_s"]) is None else f"{after_s:.3g}",
         )
         for page in explained["pages"]
     ]
@@ -139,10 +139,6 @@ def _print(explained: dict[str, Any]) -> None:
             print(f"  policy: {figures}")
         for move in page["moves"]:
             print(f"  {_move(move)}")
-
-
-def _repaid(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds:.3g}"
 
 
 def _move(move: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -181,7 +181,9 @@ def process_table(status: Status, rates: Rates | None = None) -> Table:
 
     With ``rates`` the moves are bytes per second, else sums since the start.
     """
-    tiers = [f"tier {i} (node {_ids(nodes)})" for i, nodes in enumerate(status["tiers"])]
+    tiers = [
+        f"tier {i} (node {','.join(map(str, nodes))})" for i, nodes in enumerate(status["tiers"])
+    ]
     moved = ["up/s", "down/s"] if rates is not None else ["moved up", "moved down"]
     numbers = [*tiers, "fast share", *moved, "failed"]
     rows: list[list[str]] = []
@@ -230,10 +232,6 @@ def _word(reason: str) -> str:
 
     status = MoveStatus.__members__.get(reason.upper())
     return reason.replace("_", " ") if status is None else status.word
-
-
-def _ids(nodes: Sequence[int]) -> str:
-    return ",".join(map(str, nodes))
 
 
 def _age(seconds: int) -> str:

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
         print_views(args, args.n)
         return
     if args.json:
-        _stream(read, args.interval, args.n, _print_json)
+        _stream(read, args.interval, args.n, lambda s, r: print_json_line({**s, "rates": r or {}}))
     elif args.n or console().is_dumb_terminal or not sys.stdout.isatty():
         _stream(read, args.interval, args.n, _print_screen)
     else:
@@ -142,10 +142,6 @@ def _stream(
         status = read()
         show(status, previous and rates_between(previous, status))
         previous = status
-
-
-def _print_json(status: Status, rates: Rates | None) -> None:
-    print_json_line({**status, "rates": rates or {}})
 
 
 def _print_screen(status: Status, rates: Rates | None) -> None:

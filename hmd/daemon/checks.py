@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import re
 import shlex
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from hmd.linux.topology import Topology, override_problem, tier_warning
 from hmd.policy import registry
 from hmd.policy.settings import FILE
 from hmd.sample.selection import check_availability
+from hmd.serve.bounded_http import listen
 
 _REGEX_SIGNS = re.compile(r"\^|\$|\\|\.\*|\.\+|\|")
 """What a regular expression has and a shell pattern for a path hardly ever."""
@@ -184,11 +184,7 @@ def _metrics(config: Config) -> ConfigWarning | None:
     host = config.observe.metrics.rpartition(":")[0].strip("[]")
     try:
         # Any free port: the configured one may be that of the running daemon.
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(address)
+        listen(host, 0).close()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         text = f"{host!r} is not an address of this machine: {reason}"

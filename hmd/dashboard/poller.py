@@ -153,6 +153,10 @@ class Point:
     by_target: dict[str, float | None]
 
 
+_DRAWN: Final = ("fast_share", "promoted_bytes_per_s", "demoted_bytes_per_s")
+"""What is drawn of all targets together."""
+
+
 class History:
     """Points at least ``window_s / POINTS`` apart, and the last rounds of moves."""
 
@@ -183,9 +187,7 @@ class History:
         points = list(self._points)
         return {
             "at_s": [round(p.at_s, 3) for p in points],
-            "fast_share": [_short(p.fast_share) for p in points],
-            "promoted_bytes_per_s": [_short(p.promoted_bytes_per_s) for p in points],
-            "demoted_bytes_per_s": [_short(p.demoted_bytes_per_s) for p in points],
+            **{name: [_short(getattr(p, name)) for p in points] for name in _DRAWN},
             "targets": [
                 {"name": name, "fast_share": [_short(p.by_target.get(name)) for p in points]}
                 for name in self._largest()

@@ -206,7 +206,7 @@ class BoundedHttpServer(BoundedServer[HttpClient]):
         self._answer, self._headers = answer, headers
         self._defects: set[str] = set()
         kept = [("uid", 0), ("uid", os.geteuid())]
-        listener = _listen(host, port)
+        listener = listen(host, port)
         self.server_address: tuple[str, int] = listener.getsockname()[:2]
         self._owners = TcpOwners()
         super().__init__(
@@ -253,8 +253,11 @@ class BoundedHttpServer(BoundedServer[HttpClient]):
             return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, "failed: see the log\n")
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; the name of the address is not resolved in reverse."""
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; raises OSError or UnicodeError for what is no address here.
+
+    The name of the address is not resolved in reverse.
+    """
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

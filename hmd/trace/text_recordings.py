@@ -54,6 +54,7 @@ _MAPPED: Final = re.compile(
     r"\[0x(?P<start>[0-9a-f]{1,16})\(0x(?P<length>[0-9a-f]{1,16})\)[^\]]*\]: "
     r"(?P<access>\S+) (?P<path>.*)"
 )
+_TEXTS: Final = {"os release": "kernel", "cpudesc": "machine", "cpuid": "cpuid"}
 _HEADER: Final = re.compile(r"# (os release|cpudesc|cpuid|cmdline|nrcpus online) : (.*)")
 _TYPE: Final = (
     SampleType.TID | SampleType.TIME | SampleType.ADDR | SampleType.CPU | SampleType.PERIOD
@@ -167,12 +168,8 @@ class PerfScript(PerfRecording):
         if found is None:
             return
         about, what = self.about, found[2].strip()
-        if found[1] == "os release":
-            about.kernel = what
-        elif found[1] == "cpudesc":
-            about.machine = what
-        elif found[1] == "cpuid":
-            about.cpuid = what
+        if found[1] in _TEXTS:
+            setattr(about, _TEXTS[found[1]], what)
         elif found[1] == "cmdline":
             about.command = what.split(" ")
         elif what.isdigit():
