@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Loading of a configuration file and its drop-ins; every mistake is reported with its line.
 
-Settings that are valid alone and contradict each other: names twice, shares above 100 %.
-
-Takes a validated ``Config``; lists each contradiction with the key path of the setting to change.
+So are settings that are valid alone and contradict each other: names twice, shares above 100 %.
 """
 
 from __future__ import annotations
