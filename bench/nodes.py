@@ -33,8 +33,7 @@ from bench.compare.testbed import DILATION, GROUP, STEP_NS, Start, Testbed
 from bench.documents.markdown import commit, host, table
 from hmd.base.errors import HmdError
 from hmd.emulate.assets import compile_static
-from hmd.emulate.demo.fast_node import open_fast_node
-from hmd.emulate.demo.measure import FAST_NODE
+from hmd.emulate.demo.measure import FAST_NODE, open_fast_node
 from hmd.emulate.preset import load, with_cpus
 from hmd.emulate.vm.boot import Machine
 from hmd.emulate.vm.guest import BASE_ENVIRONMENT, Command

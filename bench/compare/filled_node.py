@@ -11,7 +11,7 @@ import os
 from hmd.base.errors import HmdError
 from hmd.base.units import HUGE_PAGE_BYTES, PAGE_BYTES
 from hmd.emulate.assets import WORKLOADS, cache_folder, compile_static
-from hmd.emulate.demo.fast_node import MAX_TRIES, NEAR_BYTES, FastNode
+from hmd.emulate.demo.measure import MAX_TRIES, NEAR_BYTES, FastNode
 from hmd.linux.node_memory import Watermark, parse_meminfo, reclaimable_bytes
 
 CLEAR_BYTES = 512 << 10

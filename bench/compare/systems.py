@@ -15,8 +15,7 @@ from enum import StrEnum
 from bench.compare.comparison_case import RATIOS, SWEPT, THP, WHOLE, ComparisonCase
 from bench.compare.testbed import FIRST_TOUCH, ON_FAST, ON_SLOW, Start
 from hmd.base.errors import ConfigError
-from hmd.emulate.demo.fast_node import MIN_FREE_KBYTES
-from hmd.emulate.demo.measure import FAST_NODE, SLOW_NODE
+from hmd.emulate.demo.measure import FAST_NODE, MIN_FREE_KBYTES, SLOW_NODE
 from hmd.policy import registry
 
 RUNS = 3

@@ -49,8 +49,15 @@ from pathlib import Path
 from bench.compare.filled_node import FilledNode
 from hmd.base.errors import HmdError, MissingError
 from hmd.emulate.assets import WORKLOADS, compile_static
-from hmd.emulate.demo.fast_node import open_fast_node
-from hmd.emulate.demo.measure import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, Meter, service
+from hmd.emulate.demo.measure import (
+    FAST_NODE,
+    PROGRAM_CPU,
+    SERVICE_CPU,
+    SLOW_NODE,
+    Meter,
+    open_fast_node,
+    service,
+)
 from hmd.emulate.preset import Preset, load, with_cpus, with_node_size
 from hmd.emulate.recordings.recorder import READY_S, serve
 from hmd.emulate.vm.boot import Machine

@@ -45,7 +45,7 @@ from bench.learned_policy.runs import (
 from bench.progress import print_progress
 from hmd.base.errors import HmdError
 from hmd.emulate.preset import load
-from hmd.simulate.journal import Journal
+from hmd.simulate.executors import Journal
 
 PUBLISHED = ROOT / "docs" / "results" / "learned.json"
 JOURNAL = FOLDER / "runs.jsonl"

@@ -49,7 +49,7 @@ from hmd.learn.training import make_policy
 from hmd.policy import registry
 from hmd.policy.plan import Policy
 from hmd.simulate.cases import CaseRuntimes, SimulationCase
-from hmd.simulate.journal import Journal, digest
+from hmd.simulate.executors import Journal, digest
 from hmd.simulate.simulation import simulate
 from hmd.simulate.tuning import TuningProgress, TuningTrial, documented, tune
 

@@ -61,8 +61,7 @@ from hmd.residency.memory_reader import ModelledMemory
 from hmd.residency.sweep import ResidencySweep
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.periods import PRIME_PERIODS, PeriodControl
-from hmd.tick.allowance import AccessSums, tick_gain
-from hmd.tick.cpu_budget import CostMeter, CpuBudget
+from hmd.tick.cpu_budget import AccessSums, CostMeter, CpuBudget, tick_gain
 from hmd.tick.stage_runner import StageTimer
 
 ROOT: Final = Path(__file__).resolve().parents[2]

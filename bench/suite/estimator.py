@@ -54,8 +54,7 @@ from hmd.emulate.recordings.misses import MissOutcomes, MissStream
 from hmd.emulate.recordings.recorder import RECORDED_ON
 from hmd.emulate.recordings.replay import Layout, TimingModel, frames, tiers_of
 from hmd.emulate.timing_params import timing_params
-from hmd.estimate.breakdown import interval
-from hmd.estimate.capacity_sweep import sweep
+from hmd.estimate.breakdown import interval, sweep
 from hmd.estimate.model import Coefficients, RuntimeModel, build_model
 from hmd.estimate.one_run import predict_runs
 from hmd.estimate.overlap import Pairs

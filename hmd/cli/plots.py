@@ -21,7 +21,7 @@ from hmd.base.atomic_file import check_writable, finished_file
 from hmd.base.errors import TargetError, UsageError, missing_extra
 from hmd.base.units import GIB, MIB, PAGE_BYTES
 from hmd.cli.output import format_bytes, format_seconds
-from hmd.estimate.capacity_sweep import CapacitySweep
+from hmd.estimate.breakdown import CapacitySweep
 from hmd.metrics.heat_map import grid
 from hmd.simulate.simulation import Simulated
 from hmd.tensors.lifetimes import vitality

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hmd.base.errors import HmdError, TransientError, is_transient
-from hmd.base.gc_pause import collector_paused
 from hmd.base.paths import CONFIG_FILE
 from hmd.cli.arguments import whole_number
+from hmd.policy.registry import collector_paused
 
 if TYPE_CHECKING:
     from hmd.config import Config

@@ -122,7 +122,7 @@ def _tune(
 ) -> Tuned:
     from hmd.emulate.preset import load
     from hmd.simulate.cases import CaseRuntimes
-    from hmd.simulate.journal import Journal
+    from hmd.simulate.executors import Journal
     from hmd.simulate.tuning import TuningProgress, tune
 
     preset, settings = load(args.preset), simulation_settings(args)

@@ -16,8 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_
 
 from hmd.base.config_section import ConfigSection
 from hmd.base.paths import SOCKET
-from hmd.base.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
-from hmd.base.weekly_hours import Hours
+from hmd.base.quantities import Amount, Duration, Hours, Rate, Share, Size, SizeOrShare
 from hmd.config.decide import DecideSection, IdleTime
 from hmd.linux.targets import SafeRegex
 from hmd.sample.sampler import SamplerChoice, describe_samplers

@@ -45,9 +45,8 @@ from hmd.daemon.supervisors import (
     SamplerSupervisor,
 )
 from hmd.daemon.systemd import Notifier, WakeupFd
-from hmd.linux.hotplug import NodeWatch
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, format_ids
-from hmd.linux.topology import Topology, read_topology
+from hmd.linux.topology import NodeWatch, Topology, read_topology
 from hmd.metrics.demand import measure_demand
 from hmd.metrics.heat_history import HeatHistory
 from hmd.metrics.history import HistoryRecorder

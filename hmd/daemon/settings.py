@@ -37,8 +37,7 @@ from hmd.residency.address_spaces import Patterns
 from hmd.residency.sweep import SweepSettings
 from hmd.sample.periods import PeriodSettings
 from hmd.sample.sampler import SampleSettings
-from hmd.tick.allowance import SEARCH_SHARE, CpuAllowance
-from hmd.tick.cpu_budget import BudgetSettings
+from hmd.tick.cpu_budget import SEARCH_SHARE, BudgetSettings, CpuAllowance
 
 MAX_GROUPS: Final = 1024
 """Targets and cgroups with limits of their own: users make cgroups, and each takes time."""

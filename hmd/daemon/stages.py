@@ -44,8 +44,7 @@ from hmd.sample.access_batch import AccessBatch
 from hmd.sample.periods import PeriodControl
 from hmd.sample.sampler import Sampler
 from hmd.sample.selection import OpenedSampler, open_sampler
-from hmd.tick.allowance import AccessSums, TickGain, tick_gain
-from hmd.tick.cpu_budget import CostMeter, CpuBudget
+from hmd.tick.cpu_budget import AccessSums, CostMeter, CpuBudget, TickGain, tick_gain
 from hmd.tick.stage_runner import StageTimer
 from hmd.tick.tick import Machine, TickInputs, TickState, Tracked, tick
 

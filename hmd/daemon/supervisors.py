@@ -21,11 +21,10 @@ from hmd.daemon.stages import Stages
 from hmd.heat.table import DETAIL_BYTES, TICK_BYTES, HeatTable
 from hmd.linux.cgroups import MemoryLimit, MemoryLimitReader
 from hmd.linux.damon import NOTE
-from hmd.linux.hotplug import CpuWatch
 from hmd.linux.mappings import Mappings
 from hmd.linux.procfs import ProcessId
 from hmd.linux.targets import TargetSpec, explain_empty
-from hmd.linux.topology import Topology, read_node_use
+from hmd.linux.topology import CpuWatch, Topology, read_node_use
 from hmd.metrics.status import DrainStatus
 from hmd.migrate.cache_demotion import CacheDemotion, CacheSettings
 from hmd.migrate.drain import DrainRequest, DrainWorker

@@ -22,15 +22,17 @@ The import loads numpy; compiled kernels load with the first estimate.
 
 from hmd.estimate import layout
 from hmd.estimate.breakdown import (
+    CapacitySweep,
     Interval,
     Phase,
     Region,
     by_phase,
     by_region,
+    find_knee,
     interval,
     over_pairs,
+    sweep,
 )
-from hmd.estimate.capacity_sweep import CapacitySweep, find_knee, sweep
 from hmd.estimate.layout import Layout, MemoryRegions, find_regions, read_layout
 from hmd.estimate.model import (
     Coefficients,

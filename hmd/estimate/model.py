@@ -50,7 +50,7 @@ from hmd.estimate.overlap import (
 )
 from hmd.estimate.runs import AlignedRun, AlignedRuns
 from hmd.estimate.samples import AccessClass
-from hmd.estimate.threads import share_of_turns
+from hmd.estimate.windows import share_of_turns
 
 Floats = npt.NDArray[np.float64]
 

@@ -37,8 +37,7 @@ from hmd.estimate.samples import (
     SampleAggregator,
     sort_distinct,
 )
-from hmd.estimate.threads import Parts, count_threads, match_threads
-from hmd.estimate.windows import CutBy, cut
+from hmd.estimate.windows import CutBy, Parts, count_threads, cut, match_threads
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import Core
 from hmd.sample.instruction_counts import PerfInstructions

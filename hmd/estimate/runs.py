@@ -31,8 +31,7 @@ from hmd.estimate.samples import (
     same_addresses,
     sort_distinct,
 )
-from hmd.estimate.threads import Parts, count_threads, match_threads
-from hmd.estimate.windows import CutBy, Windows, cut
+from hmd.estimate.windows import CutBy, Parts, Windows, count_threads, cut, match_threads
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import SKYLAKE_SERVER, Core
 from hmd.trace.reader import TraceSource

@@ -47,8 +47,7 @@ from hmd.policy.learned.network import (
 )
 from hmd.policy.plan import Policy
 from hmd.simulate.cases import read_program
-from hmd.simulate.executors import Executor, threads_of
-from hmd.simulate.journal import code_digest, digest
+from hmd.simulate.executors import Executor, code_digest, digest, threads_of
 from hmd.simulate.simulation import simulate
 
 _RULES: Final = ("benefit", "none")

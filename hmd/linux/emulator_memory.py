@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -381,3 +381,34 @@ class SharedMemory:
         middle = start + _VCPU_HEAD.itemsize
         head = self._bytes[start:middle].view(_VCPU_HEAD)
         return head, self._bytes[middle : middle + _COUNTERS.itemsize].view(_COUNTERS)
+
+
+ClockKind: TypeAlias = Literal["monotonic", "modelled"]
+
+
+class Clock:
+    """CLOCK_MONOTONIC, or the modelled time of the emulated machine, whose memory it then owns.
+
+    Modelled time is what memory accesses and instructions take on the modelled machine; it stands
+    still while no CPU runs. Guest time passes ``dilation`` times slower, and unevenly where the
+    emulation falls behind. Each CPU has a clock of its own, which stamps its samples. The machine's
+    is that of the CPU furthest ahead, from which a CPU continues when it wakes; it lags execution
+    by at most 2 µs of host time.
+    """
+
+    def __init__(self, memory: SharedMemory | None = None) -> None:
+        self._memory = memory
+        self.kind: ClockKind = "modelled" if memory else "monotonic"
+
+    def now_ns(self, cpu: int | None = None) -> int:
+        """Return the time now: of one CPU where each has a clock, else of the machine."""
+        if self._memory is None:
+            return time.monotonic_ns()
+        if cpu is None:
+            return self._memory.clock_ps // 1000
+        return self._memory.vcpu_clock_ps(cpu) // 1000
+
+    def close(self) -> None:
+        """Unmap the memory; may be called twice."""
+        if self._memory is not None:
+            self._memory.close()

@@ -18,9 +18,8 @@ from typing import Final
 
 from hmd.base.errors import MissingError
 from hmd.linux.damon import NOTE, CacheKdamond, CacheWatch, DamonClaim, Kdamonds
-from hmd.linux.hotplug import physical_ranges
 from hmd.linux.procfs import PROC, SYSFS
-from hmd.linux.topology import Node, Topology, read_node_use
+from hmd.linux.topology import Node, Topology, physical_ranges, read_node_use
 
 MIN_CACHE_SHARE: Final = 1 / 1024
 """Share of a node below which its page cache is not worth a kdamond."""

@@ -28,9 +28,16 @@ from hmd.linux.huge_pages import GiganticPages
 from hmd.linux.memory_policy import UNBOUND, MemoryBindings
 from hmd.linux.page_calls import MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat, read_stat
-from hmd.migrate.backoff import BackoffSettings, RetryBackoff
 from hmd.migrate.engine import MovePagesEngine, PageCalls, PageCheck
-from hmd.migrate.move_budget import BatchSize, MovableMappings, PageFilter, Throughput, TokenBucket
+from hmd.migrate.move_budget import (
+    BackoffSettings,
+    BatchSize,
+    MovableMappings,
+    PageFilter,
+    RetryBackoff,
+    Throughput,
+    TokenBucket,
+)
 from hmd.migrate.progress import PlanPart, PlanProgress
 from hmd.migrate.status import (
     BACKED_OFF_FAILURES,

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.page_calls import RANGES_MOST, page_in, page_out, query_nodes
 from hmd.linux.procfs import ProcessId
-from hmd.migrate.backoff import BackoffSettings, RetryBackoff
+from hmd.migrate.move_budget import BackoffSettings, RetryBackoff
 from hmd.policy.plan import Plan
 
 PageOut = Callable[[ProcessId, npt.NDArray[np.uint64], npt.NDArray[np.uint64]], int]

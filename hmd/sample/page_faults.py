@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hmd.linux.hotplug import online_cpus
 from hmd.linux.procfs import PROC, SYSFS
+from hmd.linux.topology import online_cpus
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.perf_events import (

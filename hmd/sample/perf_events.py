@@ -21,8 +21,8 @@ from hmd._native import ffi, lib
 from hmd.base.errors import HmdError, UnavailableError, unavailable_code
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.checks import read_privileges
-from hmd.linux.hotplug import online_cpus
 from hmd.linux.procfs import SYSFS
+from hmd.linux.topology import online_cpus
 from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import Ring, SampleType
 

@@ -37,7 +37,7 @@ PRIME_PERIODS: Final = (
     *(541133, 633133, 740749, 866693, 1014029),
 )
 """Periods for real machines: primes from 199 to a million, with a ratio of about 1.17. Those above
-20,000 are for machines of many CPUs while nothing changes (:mod:`hmd.tick.allowance`)."""
+20,000 are for machines of many CPUs while nothing changes (:mod:`hmd.tick.cpu_budget`)."""
 
 SHORT_PRIME_PERIODS: Final = (7, 11, 13, 17, 23, 29, 37, 47, 59, 73, 89, 109, 131, 163)
 """Shorter periods for slow machines with few accesses (the emulated machine)."""

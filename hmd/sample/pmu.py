@@ -26,8 +26,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from hmd.linux.hotplug import online_cpus
 from hmd.linux.procfs import PROC, SYSFS
+from hmd.linux.topology import online_cpus
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.cpu_models import read_cpu_model

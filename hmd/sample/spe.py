@@ -34,9 +34,9 @@ import numpy.typing as npt
 from hmd._native import ffi, lib
 from hmd.base.errors import HmdError, MissingError
 from hmd.base.units import PAGE_BYTES
-from hmd.linux.hotplug import online_cpus
 from hmd.linux.page_calls import c_array
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, parse_ids, read_int, read_text
+from hmd.linux.topology import online_cpus
 from hmd.sample.access_batch import Kind
 from hmd.sample.attribution import TrackedPids
 from hmd.sample.memory_events import PmuDevice, device_names, read_device

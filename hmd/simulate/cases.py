@@ -23,8 +23,7 @@ from hmd.emulate.recordings.recorder import ALL_SLOW, RECORDED_ON, guest, run_in
 from hmd.emulate.vm.guest import BASE_ENVIRONMENT, Command
 from hmd.policy import registry
 from hmd.policy.settings import Value
-from hmd.simulate.executors import Executor
-from hmd.simulate.journal import Journal, code_digest, digest, stream_digest
+from hmd.simulate.executors import Executor, Journal, code_digest, digest, stream_digest
 from hmd.simulate.simulation import SimulationSettings, baselines, simulate
 
 Values = Mapping[str, Value]

@@ -26,15 +26,14 @@ import numpy as np
 
 from hmd.base.errors import HmdError, MissingError, TargetError, UnavailableError
 from hmd.base.units import PAGE_BYTES
-from hmd.linux.clock import Clock
-from hmd.linux.emulator_memory import SharedMemory, find_device
+from hmd.linux.emulator_memory import Clock, SharedMemory, find_device
 from hmd.linux.exit_watch import ExitRecord
-from hmd.linux.hotplug import CpuWatch
 from hmd.linux.mappings import MappingKind, Mappings, read_mappings
 from hmd.linux.page_calls import PageIs, query_nodes, scan
 from hmd.linux.processes import ProcessWatcher, ThreadTimes, last_cpu, thread_times
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, absent, alive, identify, read_stat
 from hmd.linux.targets import TargetSpec
+from hmd.linux.topology import CpuWatch
 from hmd.sample.instruction_counts import (
     EmulatedInstructions,
     Executed,

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from hmd import __version__
 from hmd.base.errors import MissingError, TargetError, os_error
 from hmd.base.units import PAGE_BYTES
-from hmd.linux.clock import ClockKind
+from hmd.linux.emulator_memory import ClockKind
 from hmd.linux.exit_watch import ProcessExit
 from hmd.linux.own_process import bind_memory, fix_addresses
 from hmd.linux.procfs import PROC, identify, read_live_stat

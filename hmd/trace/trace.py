@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.units import PAGE_BYTES
-from hmd.linux.clock import ClockKind
+from hmd.linux.emulator_memory import ClockKind
 from hmd.sample.access_batch import Samples
 
 Pages: TypeAlias = npt.NDArray[np.uint64]

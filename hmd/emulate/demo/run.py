@@ -16,10 +16,25 @@ from typing import Any
 
 from hmd import __version__
 from hmd.emulate.demo.daemon import TICK_S, DemoDaemon, Moved, running_daemon
-from hmd.emulate.demo.fast_node import FastNode, open_fast_node
-from hmd.emulate.demo.hotset import HotSet, HotSetRun, run_hot_set
-from hmd.emulate.demo.measure import FAST_NODE, PROGRAM_CPU, SLOW_NODE, Meter, Variant, bound_to
-from hmd.emulate.demo.redis import BenchmarkRun, RedisLoad, redis_starts, running_redis
+from hmd.emulate.demo.measure import (
+    FAST_NODE,
+    PROGRAM_CPU,
+    SLOW_NODE,
+    FastNode,
+    Meter,
+    Variant,
+    bound_to,
+    open_fast_node,
+)
+from hmd.emulate.demo.programs import (
+    BenchmarkRun,
+    HotSet,
+    HotSetRun,
+    RedisLoad,
+    redis_starts,
+    run_hot_set,
+    running_redis,
+)
 from hmd.emulate.preset import Preset, load, with_node_size
 from hmd.emulate.vm.boot import Machine
 from hmd.emulate.vm.images import warm_kernels

@@ -22,8 +22,7 @@ from hmd.sample.access_batch import AccessBatch
 from hmd.sample.periods import PeriodControl, PeriodSettings, RecordTime
 from hmd.sample.sampler import CAPABILITIES, SamplerStats
 from hmd.sample.selection import OpenedSampler
-from hmd.tick.allowance import AccessSums, TickGain
-from hmd.tick.cpu_budget import CostMeter, CpuBudget
+from hmd.tick.cpu_budget import AccessSums, CostMeter, CpuBudget, TickGain
 from hmd.tick.stage_runner import StageTimer
 
 TEXT = "targets: [{name: a, pid: 1}]\nsample: {sampler: faults}\n"

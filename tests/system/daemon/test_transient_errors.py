@@ -16,7 +16,7 @@ from hmd.config.load import loads
 from hmd.daemon import service, supervisors
 from hmd.daemon.service import Service
 from hmd.daemon.systemd import Notifier
-from hmd.linux.hotplug import ONLINE
+from hmd.linux.topology import ONLINE
 from hmd.metrics.status import Stage
 from hmd.sample.perf_events import PerfError
 from hmd.sample.periods import PeriodControl

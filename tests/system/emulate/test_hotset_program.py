@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hmd.emulate.assets import compile_static
-from hmd.emulate.demo.hotset import INCLUDES, SOURCE
+from hmd.emulate.demo.programs import INCLUDES, SOURCE
 
 
 @pytest.fixture(scope="module")

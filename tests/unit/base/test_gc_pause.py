@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hmd.base.gc_pause import collector_paused
+from hmd.policy.registry import collector_paused
 
 
 class Cycle:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from hmd.base.weekly_hours import parse_hours
+from hmd.base.quantities import parse_hours
 
 MONDAY = 5
 """Of January 2026."""

@@ -14,7 +14,7 @@ from bench.learned_policy.runs import HeldOutRun, HeldOutRuns, runs_of
 from bench.suite.ground_truth import RecordedStream
 from hmd.base.errors import UsageError
 from hmd.emulate.preset import load
-from hmd.simulate.journal import Journal
+from hmd.simulate.executors import Journal
 from tests.unit.simulate.conftest import PAGES, hot_set, stream_of
 
 

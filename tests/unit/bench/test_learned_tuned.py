@@ -9,7 +9,7 @@ from bench.learned_policy.networks import charged
 from bench.learned_policy.runs import tuned_rule
 from hmd.emulate.preset import load
 from hmd.learn.training import make_policy
-from hmd.simulate.journal import Journal
+from hmd.simulate.executors import Journal
 from hmd.simulate.simulation import simulate
 from tests.unit.simulate.conftest import PAGES, hot_set, stream_of
 

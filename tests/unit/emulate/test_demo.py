@@ -6,9 +6,8 @@ import json
 import pytest
 
 from hmd.base.errors import HmdError
-from hmd.emulate.demo.hotset import HotsetProgress, HotSetRun
 from hmd.emulate.demo.measure import Reading, Variant, bound_to
-from hmd.emulate.demo.redis import _rate
+from hmd.emulate.demo.programs import HotsetProgress, HotSetRun, _rate
 from hmd.emulate.demo.run import OperationRates, ProgramResult, goals
 
 

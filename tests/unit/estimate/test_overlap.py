@@ -14,8 +14,7 @@ from hmd.estimate.overlap import (
     simulate_core,
 )
 from hmd.estimate.runs import least_latency
-from hmd.estimate.threads import Parts, RunThreads
-from hmd.estimate.windows import Windows
+from hmd.estimate.windows import Parts, RunThreads, Windows
 from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind, Samples
 from hmd.trace.trace import Trace
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from hmd.estimate import build_model, layout, side_by_side
-from hmd.estimate.threads import Parts, RunThreads, match_threads, share_of_turns
-from hmd.estimate.windows import Windows
+from hmd.estimate.windows import Parts, RunThreads, Windows, match_threads, share_of_turns
 from hmd.trace.trace import ThreadProgress, Trace
 
 TraceOf = Callable[..., Trace]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hmd.heat.latencies import LoadedLatencies
+from hmd.heat.counting import LoadedLatencies
 
 IDLE_NS = (100.0, 300.0)
 

@@ -4,8 +4,7 @@
 import time
 from typing import Any
 
-from hmd.linux.clock import Clock
-from hmd.linux.emulator_memory import SharedMemory, find_device
+from hmd.linux.emulator_memory import Clock, SharedMemory, find_device
 
 
 def test_monotonic_clock_same_for_all_cpus() -> None:

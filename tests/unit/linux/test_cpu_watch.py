@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hmd.linux.hotplug import ONLINE, CpuWatch, online_cpus
+from hmd.linux.topology import ONLINE, CpuWatch, online_cpus
 
 
 def write(sysfs: Path, cpus: str) -> None:

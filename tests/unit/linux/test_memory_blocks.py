@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.linux.hotplug import physical_ranges
+from hmd.linux.topology import physical_ranges
 
 SIZE = 128 << 20
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.linux.procfs import ProcessId
-from hmd.migrate.backoff import BackoffSettings, RetryBackoff
+from hmd.migrate.move_budget import BackoffSettings, RetryBackoff
 
 PAGE = 4096
 ONE, TWO = ProcessId(1, 5), ProcessId(2, 5)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.simulate.journal import Journal
+from hmd.simulate.executors import Journal
 
 
 @pytest.mark.parametrize("line", ["[" * 9**6, "9" * 5000, '{"key": ', "[]", "{}"])

@@ -14,7 +14,7 @@ from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissStream
 from hmd.policy import registry
 from hmd.simulate.cases import CaseRuntimes, SimulationCase
-from hmd.simulate.journal import Journal
+from hmd.simulate.executors import Journal
 from hmd.simulate.pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings
 from hmd.simulate.tuning import WORST, Tuned, TuningProgress, TuningTrial, chosen, cost_of, tune

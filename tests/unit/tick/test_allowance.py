@@ -13,7 +13,7 @@ from hmd.metrics.tick_record import TickRecord
 from hmd.policy.latency import MAX_PARALLELISM
 from hmd.policy.plan import Plan
 from hmd.sample.access_batch import AccessBatch
-from hmd.tick.allowance import (
+from hmd.tick.cpu_budget import (
     BUCKET_S,
     CALM_SHARE,
     FIND_S,
@@ -24,11 +24,12 @@ from hmd.tick.allowance import (
     SEARCH_SHARE,
     AccessSums,
     AccessWatch,
+    BudgetSettings,
     CpuAllowance,
+    CpuBudget,
     TickGain,
     tick_gain,
 )
-from hmd.tick.cpu_budget import BudgetSettings, CpuBudget
 
 CPUS = 128
 MAX_SHARE = MACHINE_SHARE * CPUS

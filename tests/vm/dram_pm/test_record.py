@@ -15,7 +15,7 @@ import pytest
 
 from hmd.base.units import PAGE_BYTES
 from hmd.emulate.assets import compile_static
-from hmd.emulate.demo.hotset import INCLUDES, SOURCE
+from hmd.emulate.demo.programs import INCLUDES, SOURCE
 from hmd.emulate.vm.boot import Machine
 from hmd.linux.emulator_memory import PluginVcpuCounters
 from hmd.sample.access_batch import Kind
