@@ -19,10 +19,10 @@ from hmd.migrate.engine import PageCalls
 from hmd.policy.plan import Policy
 from hmd.residency.memory_reader import AddressSpaces
 from hmd.residency.sweep import ResidencySweep
+from hmd.sample.sampler import SampleSource
 from hmd.tick.stage_runner import StageTimer
 from hmd.tick.tick import (
     Machine,
-    SampleSource,
     TickInputs,
     TickLimits,
     TickState,

@@ -129,11 +129,13 @@ def _age(process: ProcessId) -> _Age:
 
 
 class ForkedPages:
-    """Which process of a family of forks counts each page that several have."""
+    """Which process of a family of forks counts each page that several have.
+
+    ``families`` are told of sweeps, ``pages`` of what they find.
+    """
 
     def __init__(self, units: int = MAX_PAGE_UNITS) -> None:
-        """Count pages one by one in so many 2 MiB of families."""
-        self._pages, self._families = SharedPages(units), ForkFamilies()
+        self.pages, self.families = SharedPages(units), ForkFamilies()
         self._processes: tuple[ProcessId, ...] = ()
 
     def retain_processes(self, processes: tuple[ProcessId, ...]) -> list[ProcessId]:
@@ -144,37 +146,29 @@ class ForkedPages:
         if processes is self._processes:
             return []
         self._processes = processes
-        self._pages.retain_processes(processes)
+        self.pages.retain_processes(processes)
         return [
             alone
-            for family in self._families.retain_processes(processes)
+            for family in self.families.retain_processes(processes)
             for alone in self._left(family)
         ]
 
     def join(self, process: ProcessId, family: str) -> None:
         """Set the family of a process, none for an empty name."""
-        before = self._families.key(process)
-        self._families.join(process, family)
-        if before and before != self._families.key(process):
-            self._pages.set_mappings(process, ())
+        before = self.families.key(process)
+        self.families.join(process, family)
+        if before and before != self.families.key(process):
+            self.pages.set_mappings(process, ())
             self._left(before)
-        if before == family or not self._families.key(process):
+        if before == family or not self.families.key(process):
             return
-        self._pages.set_mappings(process, [_view(family)])
-        for other in self._families.members_of(family, 2):  # of whom one was alone before
-            self._pages.set_mappings(other, [_view(family)])
+        self.pages.set_mappings(process, [_view(family)])
+        for other in self.families.members_of(family, 2):  # of whom one was alone before
+            self.pages.set_mappings(other, [_view(family)])
 
     def has_family(self, process: ProcessId) -> bool:
         """Return whether a process has forks, or is one of several."""
-        return self._pages.shares(process)
-
-    def begin_sweep(self, process: ProcessId) -> None:
-        """Note that a sweep of a process begins."""
-        self._families.begin_sweep(process)
-
-    def end_sweep(self, process: ProcessId) -> None:
-        """Note that it is complete."""
-        self._families.end_sweep(process)
+        return self.pages.shares(process)
 
     def select_owned(
         self, heat: HeatTable, slot: int, start: int, part: ResidentPart
@@ -184,8 +178,8 @@ class ForkedPages:
         While older processes have not settled, it counts those alone that it did before.
         """
         process = heat.processes[slot]
-        part = self._pages.select_owned(process, start, part)
-        if not self._families.waits(process):
+        part = self.pages.select_owned(process, start, part)
+        if not self.families.waits(process):
             return part
         pages, huge = (
             one[heat.nodes_at(np.full(len(one), slot, np.int32), one) >= 0]
@@ -193,16 +187,12 @@ class ForkedPages:
         )
         return ResidentPart(pages, huge, part.until)
 
-    def record_owned(self, process: ProcessId, span: tuple[int, int], part: ResidentPart) -> None:
-        """Note that a process counts the pages of a part, and no others of a span."""
-        self._pages.record_owned(process, span, part)
-
     def attribute_to_owner(self, batch: AccessBatch, heat: HeatTable) -> AccessBatch:
         """Return samples as if each page were accessed by the process that counts it.
 
         A page that the sampled process has of its own counts there.
         """
-        folded = self._pages.attribute_to_owner(batch)
+        folded = self.pages.attribute_to_owner(batch)
         if folded is batch:
             return batch
         moved = np.flatnonzero(folded.process != batch.process)
@@ -212,9 +202,9 @@ class ForkedPages:
 
     def _left(self, family: str) -> list[ProcessId]:
         """Forget what the last process of a family counts, and return it."""
-        members = self._families.members_of(family, 1)
+        members = self.families.members_of(family, 1)
         for alone in members:
-            self._pages.set_mappings(alone, ())
+            self.pages.set_mappings(alone, ())
         return members
 
 

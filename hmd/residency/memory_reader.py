@@ -241,7 +241,7 @@ def query_span(
     machine.files.record_owned(process, (start, part.until), present)
     if follows:
         within = _within(present.pages, forked.pages), _within(present.huge, forked.huge)
-        forks.record_owned(process, (start, part.until), _chosen(present, *within))
+        forks.pages.record_owned(process, (start, part.until), _chosen(present, *within))
     movable = summary.movable_at(asked)
     if not machine.move_shared:
         movable[:heads] &= ~_within(part.huge, shared.huge)

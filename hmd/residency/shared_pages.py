@@ -338,7 +338,6 @@ class SharedMappings:
         self._free_views, self._free_files = list(range(MAX_MAPPINGS, 0, -1)), list[int]()
 
     def __len__(self) -> int:
-        """Return the number of views."""
         return MAX_MAPPINGS - len(self._free_views)
 
     @property

@@ -359,7 +359,7 @@ class ResidencySweep:
         if space is None:
             space = SweepState(summary, huge, tick, tick, deque(summary.runs))
             self._spaces[process] = space
-            self._forks.begin_sweep(process)
+            self._forks.families.begin_sweep(process)
         lost = subtract_runs(space.summary.runs, summary.runs)
         space.left.extendleft(reversed(subtract_runs(summary.runs, space.summary.runs)))
         if len(space.left) > _LEFT_RUNS:
@@ -400,7 +400,7 @@ class ResidencySweep:
             space.begun = tick
             space.asked = space.changed = 0
             space.left.extend(space.summary.runs)
-            self._forks.begin_sweep(process)
+            self._forks.families.begin_sweep(process)
         asked = 0
         while space.left and asked < pages and not (asked and self._over()):
             first, last = space.left.popleft()
@@ -419,7 +419,7 @@ class ResidencySweep:
         if not space.left:
             if process not in self.refusals:
                 self.unswept.discard(process)
-            self._forks.end_sweep(process)
+            self._forks.families.end_sweep(process)
             calm = space.changed * _CALM < space.asked
             ticks = space.sweep_ticks * 2 if calm else space.sweep_ticks // 2
             space.sweep_ticks = min(max(1, ticks), self.settings.max_sweep_ticks)

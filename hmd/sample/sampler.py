@@ -161,7 +161,23 @@ class SamplerStats:
     kernel_addresses: int = 0
 
 
-class Sampler(Protocol):
+class SampleSource(Protocol):
+    """What a tick needs of a sampler."""
+
+    capabilities: Capabilities
+
+    @property
+    def period(self) -> int:
+        """The sampling period: in accesses per sample, or as the sampler's module defines it."""
+
+    def set_period(self, period: int) -> int:
+        """Request a period; returns the one in effect."""
+
+    def read(self) -> AccessBatch:
+        """Return the samples since the last read."""
+
+
+class Sampler(SampleSource, Protocol):
     """A source of sampled accesses.
 
     Contract (tests/contract/test_samplers.py): ``read`` never blocks and never raises for a
@@ -174,13 +190,8 @@ class Sampler(Protocol):
 
     name: str
     detail: str
-    capabilities: Capabilities
     stats: SamplerStats
     periods: tuple[int, ...]
-
-    @property
-    def period(self) -> int:
-        """The sampling period: in accesses per sample, or as the sampler's module defines it."""
 
     @property
     def pair_period(self) -> int | None:
@@ -194,14 +205,8 @@ class Sampler(Protocol):
     def record_time(self) -> RecordTime:
         """What records have cost the programs that they were taken on; all 0: not known."""
 
-    def set_period(self, period: int) -> int:
-        """Request a period; returns the one in effect."""
-
     def track(self, processes: Sequence[ProcessId]) -> None:
         """Sample these processes only, from the next read on."""
-
-    def read(self) -> AccessBatch:
-        """Return the samples since the last read."""
 
     def close(self) -> None:
         """Free rings and descriptors."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,7 @@ from hmd.policy.use_hints import UseHints
 from hmd.profiles.prior import ProfilePrior
 from hmd.residency.sweep import ResidencySweep, StepLimit
 from hmd.sample.access_batch import AccessBatch
-from hmd.sample.sampler import Capabilities
+from hmd.sample.sampler import SampleSource
 from hmd.tick.estimates import (
     CpusetBackoff,
     CpuUse,
@@ -66,22 +66,6 @@ base pages, 128 GiB of chunks. And most rows of which drains and pins move some 
 
 PAGEOUT_ROWS: Final = 1 << 19
 """Most rows of which some are paged out in a tick: the kernel may keep many of them in memory."""
-
-
-class SampleSource(Protocol):
-    """What a tick needs of a sampler (:class:`hmd.sample.sampler.Sampler` is one)."""
-
-    capabilities: Capabilities
-
-    @property
-    def period(self) -> int:
-        """Accesses per sample."""
-
-    def set_period(self, period: int) -> int:
-        """Sample every so many accesses from now on; returns the period that is used."""
-
-    def read(self) -> AccessBatch:
-        """Return the samples since the last read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
