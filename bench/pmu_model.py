@@ -113,7 +113,7 @@ def measure(way: str, program: str, seconds: float) -> dict[str, float]:
         heat = np.zeros((2, len(lines)))
         sampler.track([process])
         sampler.read()
-        samples, before = 0, memory.load_misses(1)
+        samples, before = 0, memory.vcpu_sum(1, "load_misses")
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             time.sleep(0.2)
@@ -124,7 +124,7 @@ def measure(way: str, program: str, seconds: float) -> dict[str, float]:
                 heat[number] += pages_of(
                     batch.address[taken], batch.period[taken], start, len(lines)
                 )
-        misses = memory.load_misses(1) - before
+        misses = memory.vcpu_sum(1, "load_misses") - before
         sampler.close()
         popen.kill()
     return figures(heat, np.array([lines, lines], np.float64), misses, samples)

@@ -257,21 +257,13 @@ class SharedMemory:
     # Single words: readers in the guest are slower than the plugin publishes, and so could not get
     # a consistent snapshot of all.
 
-    def vcpu_instructions(self, vcpu: int) -> int:
-        """Return the instructions that one vCPU has executed."""
-        return int(self._live(vcpu)[1]["instructions"][0])
+    def vcpu_word(self, vcpu: int, name: str) -> int:
+        """Return one of ``VCPU_WORDS`` of a vCPU, such as its ``instructions``."""
+        return int(self._live(vcpu)[1][name][0])
 
-    def vcpu_busy_ps(self, vcpu: int) -> int:
-        """Return the modelled time for which one vCPU was not halted."""
-        return int(self._live(vcpu)[1]["busy_ps"][0])
-
-    def vcpu_stall_ps(self, vcpu: int) -> int:
-        """Return the modelled time for which one vCPU waited for memory."""
-        return int(self._live(vcpu)[1]["node"]["stall_ps"].sum())
-
-    def load_misses(self, vcpu: int) -> int:
-        """Return the load misses of a vCPU."""
-        return int(self._live(vcpu)[1]["node"]["load_misses"].sum())
+    def vcpu_sum(self, vcpu: int, name: str) -> int:
+        """Return the sum over nodes of a field of ``NodeCounters`` of a vCPU."""
+        return int(self._live(vcpu)[1]["node"][name].sum())
 
     def node_bytes(self, node: int) -> tuple[int, int]:
         """Return the bytes that a node's memory has read and written for all vCPUs."""

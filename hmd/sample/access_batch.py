@@ -102,7 +102,6 @@ class AccessBatch(_Rows):
     instructions: npt.NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.address)
 
     @classmethod
@@ -161,7 +160,6 @@ class Samples(_Rows):
     instructions: npt.NDArray[np.uint64]
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.time_ns)
 
     @classmethod

@@ -141,7 +141,7 @@ class TaggedLoads:
 
     def _misses(self) -> npt.NDArray[np.float64]:
         vcpus = range(self._memory.vcpus)
-        return np.array([self._memory.load_misses(vcpu) for vcpu in vcpus], np.float64)
+        return np.array([self._memory.vcpu_sum(vcpu, "load_misses") for vcpu in vcpus], np.float64)
 
 
 class EmulatedControl(RingControl):

@@ -259,7 +259,6 @@ class IdlePageSampler:
         yield _Piece(process, start // PAGE_BYTES, 0)
 
     def _directed(self, items: Sequence[T]) -> Iterator[T]:
-        """Return items in the direction of the scan."""
         return reversed(items) if self._backwards else iter(items)
 
     def _check(self, piece: _Piece) -> Words:

@@ -211,7 +211,6 @@ class EmulatedInstructions(InstructionCounter):
     source = "emulated"
 
     def __init__(self, memory: SharedMemory, proc: Path = PROC) -> None:
-        """Own the memory from now on."""
         super().__init__(
             "instructions of its CPUs, the kernel's too, shared out by run time (emulated machine)"
         )
@@ -224,7 +223,10 @@ class EmulatedInstructions(InstructionCounter):
     def _now(self) -> list[tuple[int, int]]:
         """Return instructions and ps of waits of each CPU."""
         memory = self._memory
-        return [(memory.vcpu_instructions(n), memory.vcpu_stall_ps(n)) for n in range(memory.vcpus)]
+        return [
+            (memory.vcpu_word(n, "instructions"), memory.vcpu_sum(n, "stall_ps"))
+            for n in range(memory.vcpus)
+        ]
 
     def start(self, processes: Sequence[ProcessId]) -> None:
         """Count from now on."""
@@ -232,12 +234,14 @@ class EmulatedInstructions(InstructionCounter):
             self._ran.update(thread_times(process.pid, self._proc) or {})
         self._ran.update(thread_times(os.getpid(), self._proc) or {})
         self._executed = self._now()
-        self._busy_ps = [self._memory.vcpu_busy_ps(vcpu) for vcpu in range(self._memory.vcpus)]
+        self._busy_ps = [
+            self._memory.vcpu_word(vcpu, "busy_ps") for vcpu in range(self._memory.vcpus)
+        ]
         self._moved = [self._memory.node_bytes(node) for node in range(self._memory.nodes)]
 
     def cpu_busy_ns(self, cpu: int) -> int | None:
         """Return for how long a CPU has run since the start."""
-        return (self._memory.vcpu_busy_ps(cpu) - self._busy_ps[cpu]) // 1000
+        return (self._memory.vcpu_word(cpu, "busy_ps") - self._busy_ps[cpu]) // 1000
 
     def moved_bytes(self) -> Sequence[tuple[int, int]]:
         """Return what the memory of each node has read and written since the start."""
