@@ -278,16 +278,14 @@ def uncompiled(skip: Collection[str] = ()) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def compile_pending(
-    report: Callable[[int, int], None] = lambda done, total: None, skip: Collection[str] = ()
-) -> None:
+def compile_pending(report: Callable[[int, int], None] = lambda done, total: None) -> None:
     """Compile what the cache lacks of the imported kernels, each module in a fork of its own.
 
     The compiler's memory, some 10 MiB per kernel, ends with the fork. ``report`` is called before
     the first and after each module with the kernels compiled so far, and of how many. Only for
     processes without other threads. Raises MissingError where that fails.
     """
-    counts = uncompiled(skip)
+    counts = uncompiled()
     done, total = 0, sum(counts.values())
     report(done, total)
     if counts:

@@ -59,15 +59,13 @@ class Region:
     saves_ns: float
 
 
-def by_phase(
-    estimate: Estimate, slow_ns: Floats, fast_ns: Floats, phases: int = PHASES
-) -> list[Phase]:
+def by_phase(estimate: Estimate, slow_ns: Floats, fast_ns: Floats) -> list[Phase]:
     """Return stretches of equally many windows, with the times of both runs and the estimate.
 
     ``slow_ns`` and ``fast_ns`` have shape ``(windows,)``.
     """
     windows = len(slow_ns)
-    edges = np.unique(np.arange(phases + 1) * windows // phases)
+    edges = np.unique(np.arange(PHASES + 1) * windows // PHASES)
     ends = np.concatenate([[0.0], np.cumsum(slow_ns)])
     return [
         Phase(
@@ -130,11 +128,11 @@ class Interval:
     high_ns: float
 
 
-def interval(model: RuntimeModel, layout: Layout, seed: int = 1) -> Interval:
+def interval(model: RuntimeModel, layout: Layout) -> Interval:
     """Return the estimate of a layout with its interval, which the model's doubts widen."""
     mass = model.slow_mass((~layout).astype(np.float32))
     runtime = model.price(mass).runtime_ns
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     drawn = []
     for _ in range(DRAWS):
         times = (rng.poisson(model.samples) / model.samples).astype(np.float32)

@@ -135,7 +135,6 @@ class MemoryRegions:
     of_page: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
-        """Return the number of regions."""
         return len(self.name)
 
 

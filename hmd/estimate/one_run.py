@@ -102,7 +102,6 @@ def predict_runs(
     *,
     speeds: TierSpeeds | None = None,
     core: Core | None = None,
-    windows: int = WINDOWS,
 ) -> AlignedRuns:
     """Return a run that was recorded on a tier, next to the predicted one on the other.
 
@@ -115,7 +114,7 @@ def predict_runs(
     if min(speeds.slow_latency_ns, speeds.fast_latency_ns) <= 0:
         raise UsageError("the latencies of the tiers are unknown: give --latencies FAST,SLOW in ns")
     by = CutBy.INSTRUCTIONS if has_counts(trace) else CutBy.ACCESSES
-    parts = Parts(cut(trace, windows, by), match_threads(trace, trace)[0])
+    parts = Parts(cut(trace, WINDOWS, by), match_threads(trace, trace)[0])
     floor_ns = waiting_floor_ns(trace, trace, speeds)
     found = aggregate_run(recording, parts, floor_ns, core, -1 if tier == "slow" else 0)
     keys = sort_distinct(found.rows.key)

@@ -58,7 +58,6 @@ class Pairs:
     stride: float = 1.0
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.page_a)
 
     @property

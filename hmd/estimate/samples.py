@@ -43,7 +43,6 @@ class PageIndex:
     accesses: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
-        """Return the number of pages."""
         return len(self.address)
 
     @classmethod

@@ -50,14 +50,12 @@ class Schedule:
     fast: npt.NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        """Raise ``ValueError`` if the columns differ in length or are not in order."""
         if not len(self.time_ns) == len(self.page) == len(self.fast):
             raise ValueError("a schedule's columns must have the same length")
         if np.any(self.time_ns[1:] < self.time_ns[:-1]):
             raise ValueError("a schedule's moves must be in order of time")
 
     def __len__(self) -> int:
-        """Return the number of moves."""
         return len(self.time_ns)
 
 

@@ -41,7 +41,6 @@ class Windows:
     edges_ns: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
-        """Return the number of windows."""
         return len(self.edges_ns) - 1
 
     @property
@@ -181,7 +180,6 @@ class Parts:
     threads: RunThreads
 
     def __len__(self) -> int:
-        """Return the number of parts."""
         return len(self.windows) * len(self.threads)
 
     def of(self, samples: Samples) -> npt.NDArray[np.int32]:

@@ -138,7 +138,6 @@ def stall_share(waited: np.float32) -> np.float32:
 
 @inline
 def _count_bits(bitmap: np.uint64) -> int:
-    """Return how many bits are set."""
     bits = 0
     for bit in range(PROBE_PARTS):
         bits += int((bitmap >> np.uint64(bit)) & np.uint64(1))

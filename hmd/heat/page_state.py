@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 
 class PageState:
-    """One value per page, or ``columns`` values; pages that appear start with ``initial``."""
+    """One value per page; pages that appear start with ``initial``."""
 
-    def __init__(self, dtype: npt.DTypeLike, initial: int, columns: int | None = None) -> None:
+    def __init__(self, dtype: npt.DTypeLike, initial: int) -> None:
         self._initial = initial
-        self._each = () if columns is None else (columns,)
-        self._values: npt.NDArray[Any] = np.empty((0, *self._each), dtype)
+        self._values: npt.NDArray[Any] = np.empty(0, dtype)
         # The table as it was: its processes, the process and address of each chunk, and the chunk
         # of each page slot.
         self._version = self._order = -1
@@ -38,7 +37,7 @@ class PageState:
         self._owner = np.empty(0, np.int32)
 
     def read(self, pages: PageView) -> npt.NDArray[Any]:
-        """Return a copy of the values by the rows of a view, ``(n,)`` or ``(n, columns)``."""
+        """Return a copy of the values by the rows of a view, ``(n,)``."""
         stored, index = self.in_place(pages)
         values: npt.NDArray[Any] = stored[index]
         return values
@@ -73,7 +72,7 @@ class PageState:
         """Have values for the chunks that came since; the others have their rows as before."""
         used, before = chunks.used, len(self._process)
         if used > before:
-            initial = np.full((used - before, *self._each), self._initial, self._values.dtype)
+            initial = np.full(used - before, self._initial, self._values.dtype)
             self._values = np.concatenate([self._values, initial])
             self._process = chunks.columns.process[:used].copy()
             self._address = chunks.columns.address[:used].copy()
@@ -81,7 +80,7 @@ class PageState:
     def _move_to_slots(self, chunks: Chunks) -> None:
         """Move values of chunks whose page slot has changed."""
         owner, page_slot = chunks.columns.owner, chunks.columns.page_slot
-        of_pages, of_chunks = self._split(self._values, len(owner))
+        of_pages, of_chunks = _split(self._values, len(owner))
         changed = np.flatnonzero(self._owner != owner)
         lost, gained = self._owner[changed], owner[changed]
         kept = of_pages[changed[lost >= 0]]
@@ -98,9 +97,9 @@ class PageState:
         chunks = pages.chunks
         used, columns = chunks.used, chunks.columns
         rows = chunks.page_slots * CHUNK_PAGES + used
-        values = np.full((rows, *self._each), self._initial, self._values.dtype)
-        of_pages, of_chunks = self._split(values, chunks.page_slots)
-        old_pages, old_chunks = self._split(self._values, len(self._owner))
+        values = np.full(rows, self._initial, self._values.dtype)
+        of_pages, of_chunks = _split(values, chunks.page_slots)
+        old_pages, old_chunks = _split(self._values, len(self._owner))
         old_slot = np.full(len(self._process), -1, np.int64)
         owned = np.flatnonzero(self._owner >= 0)
         old_slot[self._owner[owned]] = owned
@@ -126,9 +125,8 @@ class PageState:
         self._process = columns.process[:used].copy()
         self._address = columns.address[:used].copy()
 
-    def _split(
-        self, values: npt.NDArray[Any], slots: int
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the values of page slots, ``(slots, 512)``, and those of chunks."""
-        pages = slots * CHUNK_PAGES
-        return values[:pages].reshape(-1, CHUNK_PAGES, *self._each), values[pages:]
+
+def _split(values: npt.NDArray[Any], slots: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the values of page slots, ``(slots, 512)``, and those of chunks."""
+    pages = slots * CHUNK_PAGES
+    return values[:pages].reshape(-1, CHUNK_PAGES), values[pages:]

@@ -154,7 +154,6 @@ def _spread(excess: Values, scale: Values, prior: float | Values, weight: float 
 
 @inline
 def _working() -> _Estimates:
-    """Return working columns."""
     return _Estimates(
         np.zeros(CHUNK_PAGES, np.float64),
         np.zeros(CHUNK_PAGES, np.float64),

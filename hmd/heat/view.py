@@ -220,7 +220,6 @@ def gather_rates(storage_index: Int64s, table: TableRates, pages: PageRates) -> 
 
 @inline
 def _row_key(slot: np.int64, address: np.uint64, whole: bool) -> np.int64:
-    """Return the key of a page, or of a chunk."""
     first = address & ~_CHUNK_MASK if whole else address
     page = np.int64(first >> np.uint64(PAGE_SHIFT))
     return (((slot << _PAGE_BITS) | page) << 1) | np.int64(whole)
@@ -307,7 +306,6 @@ class PageView:
             self._tier_of_node[list(nodes)] = tier
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.storage_index)
 
     @property

@@ -295,7 +295,6 @@ class DamonRegions:
     accesses: npt.NDArray[np.uint32]
 
     def __len__(self) -> int:
-        """Return the number of regions."""
         return len(self.start)
 
     @property

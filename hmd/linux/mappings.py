@@ -201,7 +201,6 @@ class Mappings:
     shared: tuple[SharedRange, ...] = ()
 
     def __len__(self) -> int:
-        """Return the number of mappings."""
         return len(self.start)
 
     @property

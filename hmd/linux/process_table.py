@@ -26,11 +26,9 @@ class ProcessTable:
         self._slots = {process: slot for slot, process in enumerate(self.processes)}
 
     def __len__(self) -> int:
-        """Return the number of processes."""
         return len(self.processes)
 
     def __contains__(self, process: object) -> bool:
-        """Return whether a process has a slot."""
         return process in self._slots
 
     def slot_of(self, process: ProcessId) -> int:

@@ -108,7 +108,6 @@ class DrainWorker:
     """The thread, which runs while there is a request; ``progress`` may be read at any time."""
 
     def __init__(self, log: logging.Logger, proc: Path = PROC, sysfs: Path = SYSFS) -> None:
-        """Start no thread until there is a request."""
         self._log, self._proc, self._sysfs = log, proc, sysfs
         self._reserves, self._bindings = Reserves(proc), MemoryBindings(proc)
         self._changed = threading.Condition()

@@ -214,7 +214,6 @@ class MoveOutcome:
     dry_run: bool = False
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.status)
 
     @property

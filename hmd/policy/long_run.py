@@ -256,5 +256,4 @@ class LongRun:
 
 
 def _to_float32(kept: Bfloat16s) -> Rates:
-    """Return float32 of the bits of bfloat16."""
     return (kept.astype(np.uint32) << _BITS).view(np.float32)

@@ -46,7 +46,6 @@ class Plan:
     requested: int = 0
 
     def __len__(self) -> int:
-        """Return the number of moves."""
         return len(self.address)
 
     def take(self, rows: npt.NDArray[np.intp]) -> Plan:

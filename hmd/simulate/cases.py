@@ -40,7 +40,6 @@ class SimulationCase:
     stream: MissStream
 
     def __str__(self) -> str:
-        """Return the name of the case, as progress shows it."""
         return f"{self.trace} {self.fast}"
 
 
@@ -99,7 +98,6 @@ class CaseRuntimes:
         self._common = digest(code_digest(), code, preset.model_dump_json())
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -158,7 +158,6 @@ class RayCluster(Executor):
         self._streams: dict[int, tuple[MissStream, Any]] = {}
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -301,11 +301,9 @@ class SimulatedMachine:
         self._replay = self._placed.replay
 
     def __enter__(self) -> Self:
-        """Return the machine."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Free the model."""
         self._model.close()
 
     @property

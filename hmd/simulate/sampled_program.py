@@ -73,7 +73,7 @@ def read_program(path: Path, preset: Preset) -> tuple[MissStream, str]:
     return program.stream, f"{sampling_error(trace).describe('simulate')}{shorter}"
 
 
-def program_of(trace: Trace, preset: Preset, seed: int = 1) -> SampledProgram:
+def program_of(trace: Trace, preset: Preset) -> SampledProgram:
     """Return the program of a trace, which is taken as recorded in fast memory of the preset.
 
     Raises TargetError where the trace has no samples, or no time.
@@ -81,7 +81,7 @@ def program_of(trace: Trace, preset: Preset, seed: int = 1) -> SampledProgram:
     samples = trace.samples.in_order_of_time()
     if not len(samples) or not trace.runtime_ns:
         raise TargetError("the trace has no samples to simulate: record it with a shorter period")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     accesses = np.cumsum(np.maximum(samples.period, 1), dtype=np.float64) * trace.stride
     share = min(1.0, MAX_MISSES / float(accesses[-1]), MAX_PLAYED_NS / trace.runtime_ns)
     ends = np.floor(accesses * share).astype(np.int64)

@@ -263,11 +263,6 @@ class Redis:
     def __init__(self, machine: Machine, load: RedisLoad, meter: Meter):
         self._machine, self._load, self._meter = machine, load, meter
 
-    def cli(self, *words: str, timeout: float = 300) -> str:
-        """Run redis-cli and return its output."""
-        done = self._machine.run(["redis-cli", "-s", SOCKET, *words], timeout=timeout, check=True)
-        return done.stdout.strip()
-
     def fill(self) -> None:
         """Store all keys, last key first, by redis-cli's mass insertion."""
         said = bytearray()
@@ -282,12 +277,12 @@ class Redis:
 
     def wrong_values(self) -> int:
         """Return the number of values that differ from what was stored."""
-        tops = range(self._load.keys - 1, -1, -_VERIFY_BATCH)
-        return sum(self._wrong_from(top) for top in tops)
-
-    def _wrong_from(self, top: int) -> int:
-        bottom = max(0, top - _VERIFY_BATCH + 1)
-        return int(self.cli("EVAL", _COUNT_WRONG, "0", str(top), str(bottom)))
+        wrong, count = 0, ["redis-cli", "-s", SOCKET, "EVAL", _COUNT_WRONG, "0"]
+        for top in range(self._load.keys - 1, -1, -_VERIFY_BATCH):
+            bottom = max(0, top - _VERIFY_BATCH + 1)
+            done = self._machine.run([*count, str(top), str(bottom)], timeout=300, check=True)
+            wrong += int(done.stdout)
+        return wrong
 
     def round(self) -> BenchmarkRun:
         """Read random hot keys, ``round_requests`` times."""

@@ -235,7 +235,6 @@ class MissStream:
     frees: PageFrees | None = None
 
     def __len__(self) -> int:
-        """Return the number of misses."""
         return len(self.instructions)
 
     @property

@@ -210,21 +210,15 @@ def _page_keys(
     return result
 
 
-def serve(
-    machine: Machine,
-    command: Command,
-    prefix: Sequence[str],
-    timeout_s: float,
-    ready_s: float = READY_S,
-) -> bytes:
+def serve(machine: Machine, command: Command, prefix: Sequence[str], timeout_s: float) -> bytes:
     """Run the load of a started server, at most ``timeout_s``; returns the load's output.
 
-    Raises HmdError where the server is not ready within ``ready_s``, or its load fails.
+    Raises HmdError where the server is not ready within ``READY_S``, or its load fails.
     """
-    deadline = time.monotonic() + ready_s
+    deadline = time.monotonic() + READY_S
     while machine.run([*prefix, *command.ready], env=BASE_ENVIRONMENT).returncode:
         if time.monotonic() > deadline:
-            raise HmdError(f"{command.argv[0]} did not become ready within {ready_s:.0f} s")
+            raise HmdError(f"{command.argv[0]} did not become ready within {READY_S:.0f} s")
         time.sleep(_LOOK_S)
     done = machine.run([*prefix, *command.load], env=BASE_ENVIRONMENT, timeout=timeout_s)
     if done.returncode:

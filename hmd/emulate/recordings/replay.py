@@ -186,11 +186,9 @@ class TimingModel:
             raise HmdError(f"timing model: {ffi.string(why[0]).decode()}")
 
     def __enter__(self) -> Self:
-        """Return the model."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the model."""
         self.close()
 
     def close(self) -> None:
