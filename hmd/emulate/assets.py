@@ -62,18 +62,13 @@ def find_kernel(folders: Sequence[Path] | None = None) -> Kernel:
             if modules.is_dir():
                 return Kernel(version, image, modules)
     places = ", ".join(str(folder) for folder in searched)
+    package = "linux-image-6.12*-amd64 of Debian's bookworm-backports"
+    unpack = f"unpack a kernel ({package}) with `dpkg -x PACKAGE {INSTALLED}`"
+    advice = "run `make setup`" if in_checkout() else unpack
     raise MissingError(
-        f"no kernel for the emulated machine in {places}: {_kernel_advice()}, "
+        f"no kernel for the emulated machine in {places}: {advice}, "
         "or set HMD_MACHINE_DIR to its folder"
     )
-
-
-def _kernel_advice() -> str:
-    """Return how to get the kernel: by the checkout's set-up, or unpacked manually."""
-    if in_checkout():
-        return "run `make setup`"
-    package = "linux-image-6.12*-amd64 of Debian's bookworm-backports"
-    return f"unpack a kernel ({package}) with `dpkg -x PACKAGE {INSTALLED}`"
 
 
 def in_checkout() -> bool:

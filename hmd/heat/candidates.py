@@ -92,10 +92,7 @@ class UnshownTotals(NamedTuple):
 
 
 class TierCodes(NamedTuple):
-    """Pages may move of processes not ``pinned``, with a code that has a tier.
-
-    ``tier_of_code`` is as of :func:`hmd.heat.view.tier_of_code`.
-    """
+    """Pages may move of processes not ``pinned``, with a code whose byte has a tier above -1."""
 
     pinned: Bools
     tier_of_code: Int8s

@@ -106,13 +106,6 @@ class AskedRows(NamedTuple):
     whole: Bools
 
 
-def tier_of_code(tier_of_node: Int8s) -> Int8s:
-    """Return the tier of each code of a ``node`` column, by its byte; -1 if it is unmovable."""
-    tier = np.full(256, -1, np.int8)
-    tier[: len(tier_of_node)] = tier_of_node
-    return tier
-
-
 @kernel
 def count_rows(chunks: int, columns: ChunkColumns) -> int:
     """Return the number of rows that all pages of the table take."""
@@ -161,7 +154,7 @@ def gather_pages(
     tier_of_code: Int8s,
     pages: PageColumns,
 ) -> None:
-    """Fill ``pages``; ``pinned`` is by process, ``tier_of_code`` as of :func:`tier_of_code`."""
+    """Fill ``pages``; ``pinned`` is by process, ``tier_of_code`` by byte, -1 if unmovable."""
     first_chunk = len(columns.owner) * CHUNK_PAGES
     for at in range(len(storage_index)):
         stays = False
@@ -301,9 +294,11 @@ class PageView:
         self._max_rows, self._chosen, self._extra_rows = max_rows, rows, extra_rows
         self._by_node: dict[int, tuple[Int64Plane, Int64Plane]] = {}
         self._pinned = np.zeros(len(table.processes), np.bool_) if pinned is None else pinned
-        self._tier_of_node = np.full(max(len(topology.latency_ns), 1), -1, np.int8)
+        self._nodes = max(len(topology.latency_ns), 1)
+        # By the byte of each code of a ``node`` column; -1 of those that are unmovable.
+        self._tier_of_code = np.full(256, -1, np.int8)
         for tier, nodes in enumerate(topology.tiers):
-            self._tier_of_node[list(nodes)] = tier
+            self._tier_of_code[list(nodes)] = tier
 
     def __len__(self) -> int:
         return len(self.storage_index)
@@ -531,14 +526,14 @@ class PageView:
     @cached_property
     def _shown(self) -> tuple[Int64s, UnshownTotals]:
         chunks = self.chunks
-        unshown = zeros(UnshownTotals, len(self.processes), len(self._tier_of_node))
+        unshown = zeros(UnshownTotals, len(self.processes), self._nodes)
         if self._chosen is not None:
             return self._chosen, unshown
         if not self._is_partial:
             index = np.empty(self._table_rows, np.int64)
             return index[: list_rows(chunks.used, chunks.columns, index)], unshown
         selection = Selection(np.empty(self._max_rows or 0, np.int64), unshown, self._table.cursor)
-        tiers = TierCodes(self._pinned, tier_of_code(self._tier_of_node))
+        tiers = TierCodes(self._pinned, self._tier_of_code)
         index = select_rows(chunks.used, chunks.columns, self._table.rates(), tiers, selection)
         if self._extra_rows is not None:
             index = np.concatenate([index, np.setdiff1d(self._extra_rows, index)])
@@ -550,8 +545,8 @@ class PageView:
 
     @cached_property
     def _columns(self) -> PageColumns:
-        columns, tiers = zeros(PageColumns, len(self)), tier_of_code(self._tier_of_node)
-        gather_pages(self.storage_index, self.chunks.columns, self._pinned, tiers, columns)
+        columns, pinned = zeros(PageColumns, len(self)), self._pinned
+        gather_pages(self.storage_index, self.chunks.columns, pinned, self._tier_of_code, columns)
         return columns
 
     @cached_property

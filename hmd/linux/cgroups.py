@@ -10,6 +10,7 @@ cgroup-v1/memory.rst), without page cache, which the kernel reclaims before it k
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -67,13 +68,8 @@ def cgroup_selector(path: str, mounts: tuple[str, ...] = (str(CGROUPS),)) -> tup
     return _components(path)
 
 
-def in_cgroup(paths: tuple[tuple[str, ...], ...], selector: tuple[str, ...]) -> bool:
-    """Return True where the process is in the selected cgroup or below, in any hierarchy."""
-    return selected_group(paths, selector) is not None
-
-
 def selected_group(paths: tuple[tuple[str, ...], ...], selector: tuple[str, ...]) -> str | None:
-    """Return the selected cgroup that a process is in or below, None where it is in none."""
+    """Return the selected cgroup that a process is in or below in any hierarchy; None: in none."""
     for parts in paths:
         if len(parts) >= len(selector) and all(map(fnmatchcase, parts, selector)):
             return "/" + "/".join(parts[: len(selector)])
@@ -239,8 +235,10 @@ def memory_pressure(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> flo
     return None
 
 
-def memory_by_node(group: str, cgroups: Path = CGROUPS) -> list[tuple[int, int]]:
-    """Return nodes and bytes of a group's programs there (memory.numa_stat of version 2)."""
+def memory_by_node(group: str, cgroups: Path = CGROUPS) -> Counter[int]:
+    """Return bytes by node of what a group's programs have mapped (memory.numa_stat, version 2)."""
     text = read_bytes(f"{cgroups}{group}/memory.numa_stat") or b""
-    rows = b" ".join(_BY_NODE.findall(text))
-    return [(int(node), int(amount)) for node, amount in _OF_NODE.findall(rows)]
+    found = Counter[int]()
+    for node, amount in _OF_NODE.findall(b" ".join(_BY_NODE.findall(text))):
+        found[int(node)] += int(amount)  # anonymous memory, and that of files
+    return found

@@ -146,9 +146,13 @@ class GiganticPages:
         lacking = np.zeros(len(addresses), np.bool_)
         if not self._count("node*", "nr_hugepages") or self._count(f"node{node}", "free_hugepages"):
             return lacking
-        if not self._has_hugetlb(process.pid):
+        folder = self._proc / str(process.pid)
+        found = _HUGETLB.search(read_bytes(folder / "status") or b"")
+        if found is None or int(found[1]) * KIB <= HUGE_PAGE_BYTES:
             return lacking
-        starts = self._mapping_starts(process.pid)
+        rows = _PAGE_SIZE.findall(read_bytes(folder / "numa_maps") or b"")
+        gigantic = [int(start, 16) for start, kib in rows if int(kib) * KIB > HUGE_PAGE_BYTES]
+        starts = np.array(gigantic, np.uint64)
         mappings = read_mappings(process.pid, self._proc) if len(starts) else None
         if mappings is None or not len(mappings):
             return lacking
@@ -166,15 +170,3 @@ class GiganticPages:
             for pool, size in sizes
             if size and int(size[1]) * KIB > HUGE_PAGE_BYTES
         )
-
-    def _has_hugetlb(self, pid: int) -> bool:
-        """Return whether a process has more hugetlbfs memory than one huge page."""
-        found = _HUGETLB.search(read_bytes(self._proc / str(pid) / "status") or b"")
-        return found is not None and int(found[1]) * KIB > HUGE_PAGE_BYTES
-
-    def _mapping_starts(self, pid: int) -> npt.NDArray[np.uint64]:
-        """Return the starts of the mappings that have such pages, ascending."""
-        text = read_bytes(self._proc / str(pid) / "numa_maps") or b""
-        found = _PAGE_SIZE.findall(text)
-        starts = [int(start, 16) for start, kib in found if int(kib) * KIB > HUGE_PAGE_BYTES]
-        return np.array(starts, np.uint64)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +127,7 @@ class ProcessMemory:
             of_nodes = reading.node_bytes
             return MemoryRow(name, stat.pid, group, sum(of_nodes.values()), of_nodes)
         if group not in shares:
-            shares[group] = _group_bytes(group, self._cgroups) if group else {}
+            shares[group] = memory_by_node(group, self._cgroups) if group else {}
         total = max(sum(shares[group].values()), 1)
         split = {n: of * stat.resident_bytes // total for n, of in shares[group].items()}
         known: Literal["forbidden", "late"] = "late" if reading is None else "forbidden"
@@ -159,14 +158,7 @@ def read_cgroups(
         except OSError:  # removed meanwhile
             continue
         waiting += [f"{group}/{name}" for name in below]
-        of_nodes = _group_bytes(group, cgroups)
+        of_nodes = memory_by_node(group, cgroups)
         if total := sum(of_nodes.values()):
             rows.append(MemoryRow(group or "/", 0, group or "/", total, of_nodes))
     return rows, True
-
-
-def _group_bytes(group: str, cgroups: Path) -> dict[int, int]:
-    found: Counter[int] = Counter()
-    for node, amount in memory_by_node(group, cgroups):  # anonymous memory, then that of files
-        found[node] += amount
-    return dict(found)

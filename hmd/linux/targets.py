@@ -24,9 +24,9 @@ from hmd.base.quantities import format_size
 from hmd.linux.cgroups import (
     cgroup_mounts,
     cgroup_selector,
-    in_cgroup,
     in_unit,
     parse_cgroup,
+    selected_group,
     unit_selector,
     units_of,
 )
@@ -165,7 +165,9 @@ class Selector:
             checks["user"] = self._has_user
         if spec.cgroup is not None:
             groups = [cgroup_selector(p, cgroup_mounts()) for p in alternatives(spec.cgroup)]
-            checks["cgroup"] = lambda folder: any(in_cgroup(_cgroups(folder), g) for g in groups)
+            checks["cgroup"] = lambda folder: any(
+                selected_group(_cgroups(folder), g) for g in groups
+            )
         if spec.unit is not None:
             units, named = map(unit_selector, alternatives(spec.unit)), spec.user is not None
             wanted = tuple(units)

@@ -302,7 +302,8 @@ def read_topology(
     reduces it to the nodes that have memory (``fitting``).
     Raises MissingError where the kernel has no NUMA nodes, ConfigError for a wrong override.
     """
-    online = _online(sysfs)
+    names = (_NODE_NAME.fullmatch(path.name) for path in _folder(sysfs).glob("node*"))
+    online = sorted(int(match.group(1)) for match in names if match)
     if not online:
         raise MissingError(
             f"no memory nodes in {_folder(sysfs)}: hmd needs a kernel with CONFIG_NUMA"
@@ -369,12 +370,6 @@ def _pool_bytes(folder: Path) -> int:
 
 def _folder(sysfs: Path) -> Path:
     return sysfs / "devices/system/node"
-
-
-def _online(sysfs: Path) -> list[int]:
-    """Return online nodes, ascending: the order in which a distance file lists its columns."""
-    names = (_NODE_NAME.fullmatch(path.name) for path in _folder(sysfs).glob("node*"))
-    return sorted(int(match.group(1)) for match in names if match)
 
 
 def _meminfo(sysfs: Path, node: int) -> dict[str, int]:

@@ -113,7 +113,9 @@ class HintTable:
         known = [
             (slot, step)
             for slot, step in steps
-            if step is not None and len(step.uses) and _is_fresh(step, now_s)
+            if step is not None
+            and len(step.uses)
+            and -step.step_s <= now_s - step.begun_s <= STALE_STEPS * step.step_s
         ]
         if not known:
             return None
@@ -137,10 +139,6 @@ class HintTable:
             accesses=uses[:, 4].astype(np.float64),
             step_s=step_s,
         )
-
-
-def _is_fresh(step: _Step, now_s: float) -> bool:
-    return -step.step_s <= now_s - step.begun_s <= STALE_STEPS * step.step_s
 
 
 def _use(row: object) -> tuple[int, ...]:

@@ -137,7 +137,7 @@ class KernelTotals:
                     continue
             group = group_of(process.pid, self._proc)
             if group not in groups:
-                groups[group] = _by_node(memory_by_node(group, self._cgroups), nodes)
+                groups[group] = _by_node(memory_by_node(group, self._cgroups).items(), nodes)
             split = groups[group] if groups[group].any() else self._room
             self._expected[slot] = split * (pages / max(split.sum(), 1.0))
 

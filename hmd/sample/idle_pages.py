@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -55,23 +55,11 @@ T = TypeVar("T")
 Words = npt.NDArray[np.uint64]
 
 
-class Bitmap(Protocol):
-    """One bit per page frame, 64 per word: set while the page is idle; see ``KernelBitmap``."""
-
-    def read(self, word: int, count: int) -> Words:
-        """Return words."""
-
-    def mark(self, word: int, words: Words) -> None:
-        """Mark pages as idle."""
-
-    def close(self) -> None:
-        """Free it."""
-
-
 class KernelBitmap:
-    """The kernel's bitmap. OSError where it cannot be opened."""
+    """The kernel's bitmap: a bit per page frame, 64 per word, set while the page is idle."""
 
     def __init__(self, path: Path) -> None:
+        """Open it; OSError where that fails."""
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def read(self, word: int, count: int) -> Words:
@@ -136,7 +124,7 @@ class IdlePageSampler:
 
     def __init__(
         self,
-        bitmap: Bitmap,
+        bitmap: KernelBitmap,
         period: int | None = None,
         proc: Path = PROC,
         max_pages: int = MAX_PAGES,

@@ -397,7 +397,8 @@ def open_spe(settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS) -
         opened: list[SpeEvent] = []
         with closed_on_error(opened):
             for device in devices:
-                cpus = _cpus_of(device, online, sysfs)
+                mask = read_text(sysfs / "bus/event_source/devices" / device.name / "cpumask")
+                cpus = online if mask is None else [n for n in parse_ids(mask) if n in online]
                 here = _Request(device, settings, period, _area_bytes(len(online)), exclude_kernel)
                 opened += _open_device(here, cpus, sysfs)
         return opened
@@ -462,11 +463,6 @@ def ns_per_cycle(cpu: int, sysfs: Path) -> float:
     mhz = read_int(folder / "acpi_cppc/nominal_freq")
     khz = mhz * 1000 if mhz else read_int(folder / "cpufreq/cpuinfo_max_freq")
     return 1e6 / khz if khz else ASSUMED_NS_PER_CYCLE
-
-
-def _cpus_of(device: PmuDevice, online: Sequence[int], sysfs: Path) -> Sequence[int]:
-    mask = read_text(sysfs / "bus/event_source/devices" / device.name / "cpumask")
-    return online if mask is None else [cpu for cpu in parse_ids(mask) if cpu in online]
 
 
 def _area_bytes(cpus: int) -> int:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hmd.sample.idle_pages import KernelBitmap
 
-class IdleBitmap:
+
+class IdleBitmap(KernelBitmap):
     """The bitmap of idle page tracking, where the kernel has none; frames that are idle."""
 
     def __init__(self) -> None:

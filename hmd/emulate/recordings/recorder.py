@@ -275,12 +275,14 @@ def guest(preset: Preset, command: Command) -> Iterator[Machine]:
 
     For a command of several threads, the machine has a CPU for each and one for services.
     """
-    threads = command.threads
+    threads, cpus = command.threads, program_cpus(command)
+    # The guest's clock is the host's: timer ticks come fifty times too often for modelled time.
+    tickless = ("nohz_full", "isolcpus", "rcu_nocbs")
     with Machine(
         with_cpus(preset, threads + 1) if threads > 1 else preset,
         dilation=0,
         recording_bytes=RECORDING_BYTES,
-        append=_without_ticks(program_cpus(command)),
+        append=[f"{parameter}={cpus[0]}-{cpus[-1]}" for parameter in tickless],
         step_ns=_STEP_NS if threads > 1 else 0,
     ) as machine:
         # A layout places pages of 4 KiB.
@@ -317,12 +319,6 @@ def run_in(machine: Machine, command: Command, placement: Placement) -> GuestRun
 def program_cpus(command: Command) -> range:
     """Return the CPUs that a command runs on; CPU 0 is for services."""
     return range(PROGRAM_CPU, PROGRAM_CPU + command.threads)
-
-
-def _without_ticks(cpus: range) -> tuple[str, ...]:
-    # The guest's clock is the host's: timer ticks come fifty times too often for modelled time.
-    listed = f"{cpus[0]}-{cpus[-1]}"
-    return (f"nohz_full={listed}", f"isolcpus={listed}", f"rcu_nocbs={listed}")
 
 
 def _execute(machine: Machine, command: Command, placement: Placement) -> None:
@@ -412,17 +408,13 @@ def _meetings(
         own = ~_is_a(raw[part], MissFlag.MARK)
         place = np.flatnonzero(own)
         # Halted, or waking now: behind it are the rows that the file has before.
-        found[:, column] = _behind(np.searchsorted(part[place], wakes), place)
+        before = np.append(0, place + 1)
+        found[:, column] = before[np.searchsorted(part[place], wakes)]
         marks = np.flatnonzero(~own)
         meeting = _meeting_of(raw, cpus, woken, wakes, part[marks])
         known = meeting >= 0
         found[meeting[known], column] = (marks[known] + 1).astype(np.uint64)
     return np.maximum.accumulate(found, axis=0)
-
-
-def _behind(count: npt.NDArray[np.int64], place: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Return the places after so many rows that are no marks."""
-    return np.append(0, place + 1)[count].astype(np.uint64)
 
 
 def _meeting_of(

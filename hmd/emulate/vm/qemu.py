@@ -82,6 +82,7 @@ def command_line(
     Nodes that are ``absent`` have a memory backend with the id ``ramN``, to be plugged later.
     """
     parameters = [*KERNEL_PARAMETERS, "loglevel=7" if verbose else "quiet loglevel=3", *append]
+    cores = _cores_per_socket(preset)
     words = [
         qemu,
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
@@ -92,7 +93,8 @@ def command_line(
         # With fast strings the kernel clears and copies pages by `rep stosb` and `rep movsb`,
         # which emulation turns into one access per byte; without them it moves words.
         *("-cpu", "max,la57=off,erms=off,fsrm=off,fsrs=off"),
-        *("-smp", _smp(preset), "-m", _memory(preset, absent)),
+        *("-smp", f"{preset.cpus},sockets={preset.cpus // cores},cores={cores},threads=1"),
+        *("-m", _memory(preset, absent)),
         *("-kernel", str(files.kernel), "-initrd", f"/proc/self/fd/{files.initramfs_fd}"),
         *("-append", " ".join(parameters)),
         *("-chardev", f"file,id=console,path=/proc/self/fd/{files.console_fd}"),
@@ -128,11 +130,6 @@ def _cores_per_socket(preset: Preset) -> int:
         for position, cpus in enumerate(holders)
     )
     return count if alike else 1
-
-
-def _smp(preset: Preset) -> str:
-    cores = _cores_per_socket(preset)
-    return f"{preset.cpus},sockets={preset.cpus // cores},cores={cores},threads=1"
 
 
 def _memory(preset: Preset, absent: Collection[int]) -> str:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hmd.linux.cgroups import (
     allowed_nodes,
     cgroup_selector,
-    in_cgroup,
     in_unit,
     parse_cgroup,
     pids_in,
@@ -39,13 +38,13 @@ def test_cgroup_v1_lines_parsed_to_path_per_hierarchy() -> None:
 
 def test_cgroup_selector_matches_cgroup_and_descendants() -> None:
     paths = parse_cgroup(V1)
-    assert in_cgroup(paths, cgroup_selector("/jobs"))
-    assert in_cgroup(paths, cgroup_selector("jobs/42/"))
-    assert not in_cgroup(paths, cgroup_selector("/jobs/4"))
-    assert not in_cgroup(paths, cgroup_selector("/jobs/42/7"))
-    assert in_cgroup(parse_cgroup(V2), cgroup_selector("/sys/fs/cgroup/system.slice"))
-    assert in_cgroup(parse_cgroup(V2), cgroup_selector("/system.slice/*postgres*"))
-    assert in_cgroup(parse_cgroup(V2), cgroup_selector("/"))
+    assert selected_group(paths, cgroup_selector("/jobs"))
+    assert selected_group(paths, cgroup_selector("jobs/42/"))
+    assert not selected_group(paths, cgroup_selector("/jobs/4"))
+    assert not selected_group(paths, cgroup_selector("/jobs/42/7"))
+    assert selected_group(parse_cgroup(V2), cgroup_selector("/sys/fs/cgroup/system.slice"))
+    assert selected_group(parse_cgroup(V2), cgroup_selector("/system.slice/*postgres*"))
+    assert selected_group(parse_cgroup(V2), cgroup_selector("/"))
 
 
 def test_cgroup_line_of_removed_cgroup_deleted_suffix_stripped() -> None:

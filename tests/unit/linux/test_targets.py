@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.linux.cgroups import cgroup_mounts, cgroup_selector, in_cgroup, in_unit, parse_cgroup
+from hmd.linux.cgroups import cgroup_mounts, cgroup_selector, in_unit, parse_cgroup, selected_group
 from hmd.linux.processes import ProcessWatcher
 from hmd.linux.procfs import ProcessId, read_live_stat, read_stat
 from hmd.linux.targets import _MAX_NAMES, TargetSpec, explain_empty
@@ -88,7 +88,7 @@ def test_folder_of_a_version_1_hierarchy_is_no_part_of_the_group(tmp_path: Path)
     )
     mounts = cgroup_mounts(tmp_path)
     paths = parse_cgroup(b"4:memory:/app\n0::/\n")
-    assert in_cgroup(paths, cgroup_selector("/sys/fs/cgroup/memory/app", mounts))
+    assert selected_group(paths, cgroup_selector("/sys/fs/cgroup/memory/app", mounts))
     assert cgroup_selector("/sys/fs/cgroup/unified/a", mounts) == ("a",)
     assert cgroup_selector("/sys/fs/cgroup/memories", mounts) == ("memories",)
 
