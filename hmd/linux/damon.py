@@ -48,11 +48,11 @@ from hmd.base.errors import (
 from hmd.linux.procfs import (
     PROC,
     ProcessId,
-    absent,
     identify,
     read_int,
     read_stat,
     read_text,
+    unless_absent,
     write_text,
 )
 
@@ -210,12 +210,9 @@ class Kdamonds:
 
 
 def _inode(folder: Path) -> int | None:
-    try:
+    with unless_absent():
         return folder.stat().st_ino
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+    return None
 
 
 def _while_busy(ask: Callable[[], Answer], busy_s: float, what: str) -> Answer:

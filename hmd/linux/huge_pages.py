@@ -25,7 +25,15 @@ import numpy.typing as npt
 from hmd.base.units import HUGE_PAGE_BYTES, KIB, PAGE_BYTES
 from hmd.linux.mappings import MappingKind, Mappings, read_mapping_details, read_mappings
 from hmd.linux.page_calls import FRAME, PRESENT, PageIs, read_pagemap, scan
-from hmd.linux.procfs import PROC, SYSFS, ProcessId, absent, open_to_read, read_bytes, read_int
+from hmd.linux.procfs import (
+    PROC,
+    SYSFS,
+    ProcessId,
+    open_to_read,
+    read_bytes,
+    read_int,
+    unless_absent,
+)
 
 # Documentation/admin-guide/mm/pagemap.rst
 _COMPOUND_HEAD = 1 << 15
@@ -97,14 +105,10 @@ def huge_by_flags(pid: int, blocks: Addresses, proc: Path = PROC) -> Addresses |
     if not frame[present].all():
         return None
     aligned = np.flatnonzero(present & (frame % np.uint64(_BLOCK_PAGES) == 0))
-    try:
-        with (proc / "kpageflags").open("rb", buffering=0) as flags:
-            huge = [_is_compound(flags.fileno(), number) for number in frame[aligned].tolist()]
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
-    return blocks[aligned[np.array(huge, np.bool_)]]
+    with unless_absent(), (proc / "kpageflags").open("rb", buffering=0) as flags:
+        huge = [_is_compound(flags.fileno(), number) for number in frame[aligned].tolist()]
+        return blocks[aligned[np.array(huge, np.bool_)]]
+    return None
 
 
 def _is_compound(kpageflags: int, frame: int) -> bool:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from hmd._native import ffi, lib
 from hmd.base.units import HUGE_PAGE_BYTES, MIB, PAGE_BYTES
-from hmd.linux.page_calls import c_array
+from hmd.linux.page_calls import c_array, checked
 from hmd.linux.procfs import (
     PROC,
     ProcessId,
@@ -40,6 +40,7 @@ from hmd.linux.procfs import (
     mounts,
     open_to_read,
     read_bytes,
+    unless_absent,
 )
 from hmd.linux.targets import SafeRegex
 
@@ -449,16 +450,14 @@ def mappings_at(pid: int, addresses: Addresses, proc: Path = PROC) -> Mappings |
     rising = bool((addresses[1:] >= addresses[:-1]).all())
     ascending = np.ascontiguousarray(addresses) if rising else np.sort(addresses)
     try:
-        try:
-            return query_at(fd, ascending)
-        except OSError as error:
-            if error.errno != errno.ENOTTY:
-                raise
-        return _text_at(fd, ascending)
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+        with unless_absent():
+            try:
+                return query_at(fd, ascending)
+            except OSError as error:
+                if error.errno != errno.ENOTTY:
+                    raise
+            return _text_at(fd, ascending)
+        return None
     finally:
         os.close(fd)
 
@@ -470,7 +469,7 @@ def query_at(fd: int, addresses: Addresses) -> Mappings:
     done, found = ffi.new("size_t *"), list[Mappings]()
     while True:
         asked = len(addresses), c_array(addresses)
-        count = _checked(lib.hmd_mappings_at(fd, *asked, *space, done))
+        count = checked(lib.hmd_mappings_at(fd, *asked, *space, done))
         found.append(_mappings(rows[:count], names))
         addresses = addresses[int(done[0]) :]
         if not len(addresses):
@@ -486,14 +485,8 @@ def query_from(fd: int, address: int, stride_bytes: int) -> tuple[Mappings, int]
     rows, names = np.zeros(ROWS, _ROW), ffi.new("char[]", _NAMES_BYTES)
     space = ROWS, ffi.from_buffer("struct hmd_mapping[]", rows), _NAMES_BYTES, names
     at = ffi.new("uint64_t *", address)
-    count = _checked(lib.hmd_mappings_from(fd, at, stride_bytes, *space))
+    count = checked(lib.hmd_mappings_from(fd, at, stride_bytes, *space))
     return _mappings(rows[:count], names), int(at[0])
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
-    return result
 
 
 def _mappings(rows: npt.NDArray[np.void], names: object) -> Mappings:

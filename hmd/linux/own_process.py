@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from hmd._native import lib
-from hmd.linux.page_calls import c_array
+from hmd.linux.page_calls import c_array, checked
 
 MAPPED_BYTES: Final = 16 << 20
 """Allocations of so many bytes or more are mappings of their own, given back when they are freed:
@@ -38,9 +37,7 @@ def unmap_resident(start: int, end: int) -> None:
     Pages of files are read again where they are needed again; what was written to private memory is
     lost. Raises OSError: EINVAL where the range is not aligned or locked, ENOMEM where not mapped.
     """
-    result = int(lib.hmd_unmap_resident(start, end - start))
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
+    checked(int(lib.hmd_unmap_resident(start, end - start)))
 
 
 def keep_freed_memory() -> bool:
@@ -71,9 +68,7 @@ def max_pidfds() -> int:
 def bind_memory(nodes: Sequence[int]) -> None:
     """Allocate from these nodes only, also in children (set_mempolicy(2)). Raises OSError."""
     wanted = np.array(nodes, np.int32)
-    result = int(lib.hmd_bind_memory(len(wanted), c_array(wanted)))
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
+    checked(int(lib.hmd_bind_memory(len(wanted), c_array(wanted))))
 
 
 def fix_addresses() -> None:
@@ -82,9 +77,7 @@ def fix_addresses() -> None:
     Set-user-ID programs keep it. Raises OSError: EPERM where a seccomp filter of a container
     forbids it.
     """
-    result = int(lib.hmd_fix_addresses())
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
+    checked(int(lib.hmd_fix_addresses()))
 
 
 def compiler_code(maps: Path = SELF_MAPS) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd._native import ffi, lib
-from hmd.linux.procfs import PROC, ProcessId, absent, identify, open_to_read
+from hmd.linux.procfs import PROC, ProcessId, identify, open_to_read, unless_absent
 
 UNTOUCHED = -(2**31)
 """Status of an entry that the kernel never wrote: no node and no errno has this value."""
@@ -69,6 +69,13 @@ class MoveFlags(IntFlag):
 def c_array(column: npt.NDArray[Any]) -> Any:
     """Return a pointer to the rows of a contiguous column, as functions of hmd/native take it."""
     return ffi.from_buffer(f"{column.dtype.name}_t[]", column)
+
+
+def checked(result: int) -> int:
+    """Return a result of hmd/native; raises OSError for a -errno."""
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
 
 
 def query_nodes(pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
@@ -254,17 +261,15 @@ def read_pagemap(
     cuts = np.flatnonzero(np.diff(pages) > _GAP_PAGES) + 1
     edges = [0, *cuts.tolist(), len(pages)] if len(pages) else [0]
     try:
-        for begin, end in pairwise(edges):
-            first, last = int(pages[begin]), int(pages[end - 1])
-            data = os.pread(fd, (last - first + 1) * _ENTRY_BYTES, first * _ENTRY_BYTES)
-            known = np.frombuffer(data, np.uint64, len(data) // _ENTRY_BYTES)
-            at = (pages[begin:end] - np.uint64(first)).astype(np.intp)
-            inside = at < len(known)
-            entry[begin:end][inside] = known[at[inside]]
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+        with unless_absent():
+            for begin, end in pairwise(edges):
+                first, last = int(pages[begin]), int(pages[end - 1])
+                data = os.pread(fd, (last - first + 1) * _ENTRY_BYTES, first * _ENTRY_BYTES)
+                known = np.frombuffer(data, np.uint64, len(data) // _ENTRY_BYTES)
+                at = (pages[begin:end] - np.uint64(first)).astype(np.intp)
+                inside = at < len(known)
+                entry[begin:end][inside] = known[at[inside]]
+            return entry
+        return None
     finally:
         os.close(fd)
-    return entry

@@ -15,7 +15,9 @@ import errno
 import os
 import re
 from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +54,16 @@ _PERMITTED = re.compile(rb"^CapPrm:\s+([0-9a-f]+)$", re.MULTILINE)
 def absent(error: OSError) -> bool:
     """Return True where ``error`` means that a pseudo file is absent or not readable."""
     return error.errno in _ABSENT
+
+
+@contextmanager
+def unless_absent() -> Iterator[None]:
+    """Leave the block where a pseudo file in it is absent, has vanished or is not readable."""
+    try:
+        yield
+    except OSError as error:
+        if not absent(error):
+            raise
 
 
 def open_to_read(path: Path | str) -> int | None:
@@ -146,17 +158,11 @@ def parse_ids(text: str | None) -> tuple[int, ...]:
 def format_ids(ids: tuple[int, ...] | list[int]) -> str:
     """Return ids as a kernel list, the inverse of ``parse_ids``: ``(0, 1, 2, 8)`` is ``0-2,8``."""
     parts: list[str] = []
-    for first, last in _runs(sorted(set(ids))):
-        parts.append(str(first) if first == last else f"{first}-{last}")
+    # Of consecutive ids, each is as far from its place.
+    for _, run in groupby(enumerate(sorted(set(ids))), lambda pair: pair[1] - pair[0]):
+        numbers = [number for _, number in run]
+        parts.append("-".join(str(number) for number in sorted({numbers[0], numbers[-1]})))
     return ",".join(parts)
-
-
-def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    start = 0
-    for i in range(1, len(ids) + 1):
-        if i == len(ids) or ids[i] != ids[i - 1] + 1:
-            yield ids[start], ids[i - 1]
-            start = i
 
 
 class ProcessId(NamedTuple):
@@ -324,18 +330,12 @@ def read_identity(process: ProcessId, proc: Path = PROC) -> ProcessIdentity | No
 
 def _owner(path: Path) -> int | None:
     """Return the owner of a file in /proc/PID: root where the process is not dumpable (proc(5))."""
-    try:
+    with unless_absent():
         return path.stat().st_uid
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+    return None
 
 
 def _link(path: Path) -> str | None:
-    try:
+    with unless_absent():
         return os.readlink(path)  # noqa: PTH115 - a link to no path: user:[4026531837]
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+    return None

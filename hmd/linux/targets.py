@@ -30,7 +30,7 @@ from hmd.linux.cgroups import (
     unit_selector,
     units_of,
 )
-from hmd.linux.procfs import PROC, ProcessId, absent, list_pids, read_bytes, read_live_stat
+from hmd.linux.procfs import PROC, ProcessId, list_pids, read_bytes, read_live_stat, unless_absent
 
 Value = TypeVar("Value", str, str | int)
 
@@ -236,12 +236,9 @@ def _exe_check(pattern: str) -> Callable[[str], bool]:
 
 def _executable(folder: str) -> str | None:
     """Return the path of a process's executable, None where it may not be read or is gone."""
-    try:
+    with unless_absent():
         return os.readlink(folder + "/exe").removesuffix(_DELETED)  # noqa: PTH115
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+    return None
 
 
 def started_names(folder: str, path: str) -> tuple[str, ...]:

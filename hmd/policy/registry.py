@@ -25,7 +25,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +43,7 @@ def _find_installed(known: Collection[str]) -> Iterator[PolicyInfo]:
     names = set(known)
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         try:
-            found = _load(entry)
+            found = _checked(entry.load(), entry.value)
             if found.name in names:
                 raise ValueError(f"there is already a policy {found.name!r}")
         except Exception as error:  # whatever a package does: the daemon runs without it
@@ -55,10 +55,6 @@ def _find_installed(known: Collection[str]) -> Iterator[PolicyInfo]:
             continue
         names.add(found.name)
         yield found
-
-
-def _load(entry: EntryPoint) -> PolicyInfo:
-    return _checked(entry.load(), entry.value)
 
 
 def _checked(found: object, name: str) -> PolicyInfo:

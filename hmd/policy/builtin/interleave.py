@@ -69,7 +69,7 @@ class Interleave:
         """Return each tier's share of pages, shape ``(tiers,)``."""
         weight = _bandwidths(machine.topology, nodes)
         if not (weight > 0).all():
-            weight = _sizes(machine, nodes)
+            weight = np.array(nodes.tier_bytes, np.float64)
         fast = self.settings.fast
         if fast is not None and weight[1:].sum() > 0:
             weight[1:] *= (1 - fast) / weight[1:].sum()
@@ -85,15 +85,6 @@ def _bandwidths(topology: Topology, nodes: Nodes) -> npt.NDArray[np.float64]:
         total[tier] += node.read_bandwidth_mbps or 0
         known[tier] &= bool(node.read_bandwidth_mbps)
     return np.where(known, total, 0.0)
-
-
-def _sizes(machine: MachineView, nodes: Nodes) -> npt.NDArray[np.float64]:
-    """Return the bytes of each tier."""
-    size = np.zeros(nodes.tiers)
-    for memory in machine.memory:
-        if memory.node < len(nodes.tier) and nodes.tier[memory.node] >= 0:
-            size[nodes.tier[memory.node]] += memory.total_bytes
-    return size
 
 
 POLICY = PolicyInfo(
