@@ -65,6 +65,9 @@ def summary(status: Status) -> list[str]:
             why = " (hmd config check says what keeps more from going there)" if off else ""
             size = format_bytes(off)
             lines.append(f"target {target['name']} is never slow: {size} off the fastest tier{why}")
+    if rates := status.get("tier_rates"):
+        limits = ", ".join(f"{tier}: {format_bytes(each)}/s" for tier, each in enumerate(rates))
+        lines.append(f"most that moves into and out of tiers, {limits}")
     if not status["reload"]["successful"]:
         lines.append(
             f"last reload failed, the old configuration stays: {status['reload']['error']}"

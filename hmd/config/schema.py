@@ -280,6 +280,10 @@ class MigrateSection(_Section):
     rate: Rate = 1024 * 2**20
     """Most bytes per second that may move, for all processes together."""
 
+    tier_rates: tuple[Rate, ...] = ()
+    """Most bytes per second that may move into and out of each tier, within rate: a list, fastest
+    tier first, as in [1GiB/s, 200MiB/s]. Tiers beyond its end have no limit of their own."""
+
     batch: Annotated[Duration, Field(gt=0, le=1)] = 0.02
     """Longest time that one move_pages call may take; batch sizes adapt to it."""
 

@@ -171,6 +171,11 @@ def move_rates(config: Config) -> dict[str, int]:
     return {target.name: target.rate for target in config.targets if target.rate is not None}
 
 
+def tier_rates(config: Config, topology: Topology) -> dict[tuple[int, ...], int]:
+    """Return the bytes per second that may move into and out of tiers, by the tier's nodes."""
+    return dict(zip(topology.tiers, config.migrate.tier_rates, strict=False))
+
+
 def dry_targets(config: Config) -> frozenset[str]:
     """Return the targets of which nothing moves: all in a dry run of the whole."""
     every = config.migrate.dry_run
@@ -346,4 +351,5 @@ def observer_setting(config: Config, file: str, topology: Topology) -> ObservedC
         policy=config.decide.policy,
         targets=tuple(target.name for target in config.targets),
         dry_targets=dry_targets(config),
+        tier_rates=tuple(tier_rates(config, topology).values()),
     )

@@ -234,7 +234,8 @@ class Stages:
         never_slow = settings.never_slow_mask(self.config, targets)
         self.tracked = Tracked(processes, targets, fast_limits, far_limits, dry, never_slow)
         self._sharing = sharing
-        self.state.mover.set_rates(settings.move_rates(self.config), processes, targets)
+        tiers = settings.tier_rates(self.config, self.topology)
+        self.state.mover.set_rates(settings.move_rates(self.config), processes, targets, tiers)
         self.state.heat.set_process_weights(*weights)
         self.state.sweep.set_keep_patterns(kept)
         self.movable.set_kept(kept)

@@ -67,6 +67,7 @@ class ObservedConfig:
     policy: str
     targets: tuple[str, ...]
     dry_targets: frozenset[str] = frozenset()
+    tier_rates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,7 @@ class Observer:
             demand=self.demand.of_all,
             far=self._far,
             profiles=self.profiles,
+            tier_rates=setting.tier_rates,
         )
 
     def _nodes(self) -> tuple[NodeStatus, ...]:

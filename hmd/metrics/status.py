@@ -462,8 +462,8 @@ class Status:
     ``started_s`` and ``ticked_s`` (the last tick, before the first the start) are Unix times,
     ``uptime_s`` is the age of the daemon at the last tick, ``tick_s`` the present interval between
     ticks, ``tick_seconds`` the durations of ticks, ``overhead_limit`` the setting
-    ``sample.overhead``. ``tiers`` are node ids, fastest first. While kernels are compiled, no
-    process is followed (``compiling``).
+    ``sample.overhead``. ``tiers`` are node ids, fastest first, ``tier_rates`` bytes per second of
+    migrate.tier_rates. While kernels are compiled, no process is followed (``compiling``).
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
@@ -507,6 +507,7 @@ class Status:
     demand: Demand | None = None
     far: FarStatus = FarStatus()
     profiles: ProfilesStatus = ProfilesStatus()
+    tier_rates: Annotated[tuple[Count, ...], Field(max_length=MAX_TIERS)] = ()
 
     @property
     def at_s(self) -> float:

@@ -147,8 +147,9 @@ class Mover:
         self._page_filter = page_filter or MovableMappings()
         self._bindings = bindings
         self._bucket = TokenBucket(settings.rate_bytes_per_s, settings.burst_s)
-        self._buckets: dict[tuple[str, int], TokenBucket] = {}
+        self._buckets: dict[tuple[str | tuple[int, ...], int], TokenBucket] = {}
         self._limited: dict[ProcessId, TokenBucket] = {}
+        self._tiers: dict[tuple[int, ...], TokenBucket] = {}
         self._throughput = Throughput(settings.apply_limit_s)
         self._backoff = RetryBackoff(settings.backoff)
         size = BatchSize(settings.min_batch_pages, settings.max_batch_pages, settings.call_target_s)
@@ -164,11 +165,20 @@ class Mover:
         )
 
     def set_rates(
-        self, rates: Mapping[str, int], processes: Sequence[ProcessId], targets: Sequence[str]
+        self,
+        rates: Mapping[str, int],
+        processes: Sequence[ProcessId],
+        targets: Sequence[str],
+        tiers: Mapping[tuple[int, ...], int] | None = None,
     ) -> None:
-        """Limit the bytes per second of the processes of some targets, together, by their name."""
-        known, burst_s = self._buckets, self.settings.burst_s
-        self._buckets = {of: known.get(of) or TokenBucket(of[1], burst_s) for of in rates.items()}
+        """Limit the bytes per second of the processes of some targets, together, by their name.
+
+        ``tiers`` limits what moves into and out of the nodes of some tiers.
+        """
+        known, burst_s, tiers = self._buckets, self.settings.burst_s, tiers or {}
+        limits: list[tuple[str | tuple[int, ...], int]] = [*rates.items(), *tiers.items()]
+        self._buckets = {of: known.get(of) or TokenBucket(of[1], burst_s) for of in limits}
+        self._tiers = {nodes: self._buckets[nodes, rate] for nodes, rate in tiers.items()}
         of_process = zip(processes, targets, strict=True)
         self._limited = {p: self._buckets[t, rates[t]] for p, t in of_process if t in rates}
 
@@ -229,12 +239,16 @@ class Mover:
         return outcome
 
     def _limits_of(self, plan: Plan) -> list[tuple[TokenBucket, npt.NDArray[np.bool_]]]:
-        """Return the rates of their own of the plan's processes, each with its rows."""
+        """Return the rates of the plan's processes and tiers, each with its rows."""
         slots: dict[TokenBucket, list[int]] = {}
         for slot, process in enumerate(plan.processes if self._limited else ()):
             if bucket := self._limited.get(process):
                 slots.setdefault(bucket, []).append(slot)
-        return [(bucket, np.isin(plan.process, own)) for bucket, own in slots.items()]
+        tiers = [
+            (bucket, np.isin(plan.from_node, nodes) | np.isin(plan.to_node, nodes))
+            for nodes, bucket in self._tiers.items()
+        ]
+        return [(bucket, np.isin(plan.process, own)) for bucket, own in slots.items()] + tiers
 
     def _exclude(self, progress: PlanProgress, now_s: float) -> None:
         """Decide pages that filter or binding keep where they are, or that are in backoff."""

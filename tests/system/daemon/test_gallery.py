@@ -37,6 +37,7 @@ def test_configuration_of_gallery_runs(path: Path, tmp_path: Path) -> None:
         service.close()
     assert not record.failed
     assert [target.name for target in status.targets] == [t.name for t in load(path).targets]
+    assert status.tier_rates == ((512 << 20,) if "optane" in path.name else ())
     assert status.dry_run == ("dry-week" in path.name)
     dry = {target.name for target in status.targets if target.dry_run}
     assert dry == {

@@ -384,6 +384,12 @@ def test_status_says_why_a_target_is_empty_and_what_is_compiled() -> None:
     assert "compiling kernels, for about a minute: no process is followed until then" in lines
 
 
+def test_status_names_rates_of_tiers_where_there_are_any() -> None:
+    line = "most that moves into and out of tiers, 0: 1.0 GiB/s, 1: 200.0 MiB/s"
+    assert line in summary({**STATUS, "tier_rates": [1 << 30, 200 << 20]})
+    assert not [each for each in summary(STATUS) if "out of tiers" in each]
+
+
 def test_profiles_are_named_once_there_are_any_or_none_can_be_read() -> None:
     known = {"count": 3, "bytes": 9000, "processes": 2, "refused": 0, "stopped": ""}
     (line,) = profile_state(known)

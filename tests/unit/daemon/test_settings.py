@@ -96,11 +96,22 @@ GROUPS = [(name, "") for name in NAMES]
 NIGHT, NOON = datetime(2026, 1, 7, 3), datetime(2026, 1, 7, 12)
 
 
+TWO_TIERS = Topology(tuple(Node(i, (), 1 << 30, (), i // 2) for i in (0, 1, 2)))
+
+
+def test_rates_of_tiers_by_their_nodes_fastest_first() -> None:
+    config = loads("migrate: {tier_rates: [1GiB/s, 200MiB/s, 1MiB/s]}")
+    rates = {(0, 1): 1 << 30, (2,): 200 << 20}
+    assert settings.tier_rates(config, TWO_TIERS) == rates
+    assert settings.observer_setting(config, "f", TWO_TIERS).tier_rates == (1 << 30, 200 << 20)
+
+
 def test_fast_limits_and_weights_not_configured_are_defaults() -> None:
     config = loads("targets: [{name: a, pid: 1}, {name: b, pid: 2}]")
     assert settings.fast_limits(config, GROUPS) is None
     assert settings.never_slow_mask(config, NAMES) is None
     assert settings.move_rates(config) == {}
+    assert settings.tier_rates(config, TWO_TIERS) == {}
     assert settings.resting_targets(config, NIGHT) == frozenset()
     priority, stores = settings.weights(config, NAMES)
     assert (priority.tolist(), stores.tolist()) == ([1, 1, 1], [1, 1, 1])

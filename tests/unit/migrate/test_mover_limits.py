@@ -64,6 +64,26 @@ def test_mover_rate_of_a_target_bounds_its_processes_together(kernel: FakeKernel
     assert sum(moved(0.5)) == 1100
 
 
+def test_mover_rate_of_a_tier_bounds_what_moves_into_and_out_of_it(kernel: FakeKernel) -> None:
+    process = kernel.process(21)
+    into = [(0, BASE + i * PAGE, 1, 0, 2) for i in range(1000)]
+    out = [(0, BASE + i * PAGE, 1, 2, 1) for i in range(1000, 2000)]
+    other = [(0, BASE + i * PAGE, 1, 0, 1) for i in range(2000, 3000)]
+    rows = [row for three in zip(into, out, other, strict=True) for row in three]
+    fill(kernel, rows, process.pid)
+    mover = make_mover(kernel, rate_bytes_per_s=None)
+    mover.set_rates({}, (process,), ("a",), {(2, 3): 600 * PAGE})
+    plan = make_plan((process,), rows)
+    kinds = plan.from_node * 4 + plan.to_node
+
+    def moved(now_s: float) -> list[int]:
+        outcome = mover.apply(plan, now_s=now_s)
+        return [int(outcome.moved_pages[kinds == kind].sum()) for kind in (2, 9, 1)]
+
+    assert moved(0.0) == [300, 300, 1000]
+    assert moved(0.5) == [150, 150, 0]
+
+
 def test_mover_without_rate_budget_unlimited(kernel: FakeKernel) -> None:
     assert make_mover(kernel, rate_bytes_per_s=None).budget_bytes() == UNLIMITED_BYTES
 
