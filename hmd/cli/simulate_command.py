@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmd.base.atomic_file import check_writable
@@ -65,7 +66,7 @@ examples:
 
 OPTIONS = f"""\
 [TRACE]             recorded misses, or a trace
---record TRACE      record the misses of COMMAND in the emulated machine; it runs twice, in /tmp,
+--record TRACE      record the misses of COMMAND in the emulated machine; it runs twice
                     and must exit with 0
 [COMMAND ...]       (hidden)
 the machine:
@@ -86,7 +87,7 @@ output:
 """
 
 USAGE = "%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]"
-TYPES = DAEMON_TYPES
+TYPES = {"trace": str, **DAEMON_TYPES}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -117,7 +118,7 @@ def simulated_document(args: argparse.Namespace) -> dict[str, Any]:
 
     check_picture(args.picture, "or use --json")
     preset = load(args.preset)
-    stream, sampled = read_program(args.trace, preset)
+    stream, sampled = read_program(Path(args.trace), preset)
     if sampled:
         print(f"hmd: note: {sampled}", file=sys.stderr)
     fast = fast_pages(args.fast, stream.user_pages)
@@ -132,10 +133,12 @@ def simulated_document(args: argparse.Namespace) -> dict[str, Any]:
     if args.picture is not None:
         from hmd.cli.plots import draw_simulation
 
-        title = f"{args.trace.name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
+        title = (
+            f"{Path(args.trace).name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
+        )
         draw_simulation(runs, fixed, args.picture, title)
     return {
-        "trace": str(args.trace),
+        "trace": args.trace,
         "preset": args.preset,
         "bytes": stream.user_pages * PAGE_BYTES,
         "fast_bytes": fast * PAGE_BYTES,
@@ -157,7 +160,7 @@ def simulated_document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _record(args: argparse.Namespace) -> None:
-    command = [*([str(args.trace)] if args.trace else []), *args.command]
+    command = [*([args.trace] if args.trace else []), *args.command]
     if not command:
         raise UsageError("--record TRACE takes a command: hmd simulate --record TRACE -- COMMAND")
     from hmd.simulate.cases import record_misses

@@ -174,7 +174,8 @@ def record_misses(command: Sequence[str]) -> MissStream:
     program = shutil.which(command[0])
     if program is None:
         raise TargetError(f"there is no command {command[0]}: check the name, or give its path")
-    ready = Command((str(Path(program).absolute()), *command[1:]), BASE_ENVIRONMENT, expect="")
+    argv = (str(Path(program).absolute()), *command[1:])
+    ready = Command(argv, BASE_ENVIRONMENT, expect="", folder=str(Path.cwd()))
     with guest(widest_core(load(RECORDED_ON)), ready) as machine:
         recording = run_in(machine, ready, ALL_SLOW).recording
     if not len(recording.stream):

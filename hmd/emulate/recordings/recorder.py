@@ -327,7 +327,7 @@ def _execute(machine: Machine, command: Command, placement: Placement) -> None:
     output, errors = bytearray(), bytearray()
     job = machine.start(
         [placed, f"{cpus[0]}-{cpus[-1]}", placement.policy, str(mask), *command.argv],
-        cwd="/tmp",
+        cwd=command.folder,
         env=dict(command.env),
         stdout=output.extend,
         stderr=errors.extend,

@@ -258,7 +258,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program ready to run; ``env`` is its whole environment.
+    """A program ready to run in ``folder``; ``env`` is its whole environment.
 
     A run succeeded when ``expect`` is in the output and the exit status is ``exit_status``.
     ``threads`` is how many CPUs it runs on, one thread each: they must wait for each other in the
@@ -274,3 +274,4 @@ class Command:
     threads: int = 1
     ready: tuple[str, ...] = ()
     load: tuple[str, ...] = ()
+    folder: str = "/tmp"

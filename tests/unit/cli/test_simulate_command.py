@@ -142,6 +142,7 @@ def test_simulate_picture_option_writes_png(trace: Path, tmp_path: Path) -> None
         ([__file__], Exit.FAILURE, "holds no recorded misses"),
         (["/nowhere/at.all"], Exit.FAILURE, "cannot be read"),
         (["--record", "out", "--", "/nowhere/at.all"], Exit.TARGET, "no command"),
+        (["--record", "out", "--", "./at.all"], Exit.TARGET, "no command ./at.all"),
         (
             ["--record", "/nowhere/x", "--", "true"],
             Exit.MISSING,

@@ -37,6 +37,22 @@ def test_emulate_command_stdio_files_and_exit_code_as_on_host(tmp_path: Path) ->
     assert document["cpus"][0]["instructions"] > 0
 
 
+def test_recording_runs_a_command_of_this_folder_here(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("#!/bin/sh\nexec sort -c numbers\n")
+    (tmp_path / "count").chmod(0o755)
+    (tmp_path / "numbers").write_text("".join(f"{n:09}\n" for n in range(100_000)))
+    done = subprocess.run(
+        [sys.executable, "-m", "hmd", "simulate", "--record", "x.misses", "--", "./count"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert " misses, " in done.stdout
+
+
 def test_emulate_timeout_exits_124() -> None:
     done = emulate("--no-model", "--timeout", "1", "--", "sleep", "1000")
     assert done.returncode == 124
