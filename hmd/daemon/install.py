@@ -52,6 +52,8 @@ SYSCTL = Path("/etc/sysctl.d/60-hmd.conf")
 
 COMPILE: Final = (
     *("setpriv", "--reuid=hmd", "--regid=hmd", "--clear-groups"),
+    # As the unit has it: the files may be in a folder that is closed to others, as /root.
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
     *("env", f"HOME={STATE_FOLDER}", f"NUMBA_CACHE_DIR={KERNELS}", "OPENBLAS_NUM_THREADS=1"),
 )
 """Runs a command as the service does, whose user alone writes its kernels."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hmd.base.errors import Exit
-from hmd.daemon.install import FAR_NAME, far_unit
+from hmd.daemon.install import COMPILE, FAR_NAME, far_unit
 from hmd.linux.checks import Capability
 
 UNITS = Path(__file__).parents[3] / "systemd"
@@ -134,3 +134,12 @@ def test_systemd_verify_of_far_memory_reports_nothing(tmp_path: Path, far: str) 
     service.write_text(far_unit(UNITS.parent, far, tmp_path).replace("modprobe", "true"))
     done = analyze("verify", "--man=no", "--recursive-errors=no", service)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_compiler_of_the_service_reads_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    file = tmp_path / "file"
+    file.write_text("in a clone of root's")
+    words = [word.replace("=hmd", "=65534") for word in COMPILE]
+    done = subprocess.run([*words, "cat", file], capture_output=True, text=True, check=False)
+    assert done.stdout == file.read_text(), done.stderr
