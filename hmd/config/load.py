@@ -191,7 +191,9 @@ def _did_you_mean(path: KeyPath) -> str:
         if isinstance(step, str) and model:
             field = model.model_fields.get(step)
             model = _model_in(field.annotation) if field else None
-    close = get_close_matches(str(path[-1]), _keys(model) if model else (), n=1)
+    key = str(path[-1])
+    elsewhere = [each for each in _keys(Config) if each.endswith(f".{key}")]
+    close = elsewhere or get_close_matches(key, _keys(model) if model else (), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

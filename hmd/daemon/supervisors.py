@@ -130,7 +130,10 @@ class KernelLoader:
         if self._compiler is None and registry.needs_compiler((policy,)):
             self._log.warning("compiling kernels, for about a minute; no process is followed yet")
             self._compiler = subprocess.Popen(
-                registry.COMPILER, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                registry.COMPILER,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # a terminal's Ctrl-C is for the daemon, which ends it
             )
             with suppress(OSError):  # it has ended already
                 os.setpriority(os.PRIO_PROCESS, self._compiler.pid, 19)

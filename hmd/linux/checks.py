@@ -133,7 +133,7 @@ def _memory_tiers(sysfs: Path) -> Diagnostic:
         Severity.WARN,
         "not in this kernel",
         "it ranks nodes (from Linux 6.1); without it HMAT figures and CPUs have to do",
-        "check `hmd topology`, and configure `tiers:` where it is wrong",
+        "check `hmd topology`, and configure `machine: {tiers: …}` where it is wrong",
     )
 
 

@@ -237,7 +237,8 @@ def tier_warning(topology: Topology) -> str | None:
     turned = [slow, list(topology.tiers[0])]
     return (
         f"neither kernel nor firmware ranks these nodes; {format_ids(slow)} are taken as slower"
-        f" because they have no CPUs; if they are faster (HBM), configure `tiers: {turned}`"
+        f" because they have no CPUs; if they are faster (HBM), configure"
+        f" `machine: {{tiers: {turned}}}`"
     )
 
 
@@ -254,14 +255,14 @@ def _one_tier_warning(topology: Topology) -> str:
     if topology.tier_source == TierSource.GUESS and not any(n.cpus for n in topology.nodes):
         return (
             f"nodes {listed} are all one tier: neither kernel nor firmware ranks them, and none has"
-            " CPUs; no page changes its tier; if some are slower, configure `tiers:`"
+            " CPUs; no page changes its tier; if some are slower, configure `machine: {tiers: …}`"
         )
     suggestion = suggested_override(topology.nodes)
     example = suggestion or [[ids[0]], ids[1:]]
     basis = "for instance" if suggestion is None else "as their figures and CPUs suggest"
     return (
         f"nodes {listed} are all one tier by {topology.tier_source}: no page changes its tier;"
-        f" if some are slower, configure, {basis}, `tiers: {example}`"
+        f" if some are slower, configure, {basis}, `machine: {{tiers: {example}}}`"
     )
 
 

@@ -223,7 +223,7 @@ def choose_events(
         raise MissingError("this CPU samples by ARM SPE: set sampler to spe, or to auto")
     raise MissingError(
         "no PMU that samples memory accesses (PEBS, IBS): in a virtual machine, ask for a "
-        "virtual PMU with PEBS, or set sampler to faults"
+        "virtual PMU with PEBS; damon and faults need none"
     )
 
 
@@ -237,7 +237,7 @@ def _intel(
         if device.max_precise < 1:
             raise MissingError(
                 f"PMU {device.name} has no PEBS here, so that samples have no addresses: in a "
-                "virtual machine, ask for a virtual PMU with PEBS, or set sampler to faults"
+                "virtual machine, ask for a virtual PMU with PEBS; damon and faults need none"
             )
         raw = find_raw_events(cpu, device.name)
         specs.append(_loads(settings, device, raw))
@@ -321,8 +321,8 @@ def _ibs(sysfs: Path) -> EventSpec:
     device = read_device("ibs_op", sysfs)
     if device is None:
         raise MissingError(
-            "this AMD CPU shows no IBS (ibs_op): enable IBS in the firmware, or, in a virtual "
-            "machine without it, set sampler to faults"
+            "this AMD CPU shows no IBS (ibs_op): enable IBS in the firmware; damon and faults need "
+            "none"
         )
     # cnt_ctl counts ops instead of cycles, so that slow ops are not sampled the more. A CPU follows
     # one op at a time: there is no second counter.

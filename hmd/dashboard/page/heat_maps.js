@@ -66,12 +66,12 @@ function drawMap(host, cells, colour) {
 export function drawMaps() {
   $("pick").hidden = !heatMap;
   if (!heatMap) return;
-  const hottest = Math.max(...heatMap.heat.flat(), 1e-9), coldest = hottest / 1000;
+  const any = Math.max(...heatMap.heat.flat(), 0), hottest = Math.max(any, 1e-9), coldest = hottest / 1000;
   heatAt = heatAt && heatAt.row < heatMap.address.length && heatAt.column < heatMap.age_s.length ? heatAt : null;
   drawMap($("heat"), heatMap.heat, (v) => inferno(Math.log(Math.max(v, coldest) / coldest) / Math.log(1000)));
   drawMap($("fast"), heatMap.fast, coolwarm);
-  $("heat-low").textContent = short(coldest);
-  $("heat-high").textContent = short(hottest);
+  $("heat-low").textContent = any ? short(coldest) : "";
+  $("heat-high").textContent = any ? short(hottest) : "no samples yet";
   for (const [id, colour] of [["heat-scale", inferno], ["fast-scale", coolwarm]]) {
     const pen = $(id).getContext("2d");
     for (let i = 0; i < 120; i++) { pen.fillStyle = colour(i / 119); pen.fillRect(i, 0, 1, 10); }

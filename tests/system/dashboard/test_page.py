@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -282,6 +282,33 @@ def test_page_escapes_names_with_markup(
     assert browser.run("document.querySelectorAll('main img, main script').length") == 0
     assert browser.run("document.title") == "hmd"
     assert browser.wrong == []
+    daemon.close()
+
+
+def test_page_without_heat_says_so_in_the_scale(
+    browser: Chromium, serve: Serve, machine: Machine, watched: Poller, tmp_path: Path
+) -> None:
+    del watched
+
+    def cold(arguments: Mapping[str, Any]) -> bytes:
+        known = json.loads(machine.heat_map.answer(arguments))
+        for moment in known["moments"]:
+            for process in moment["processes"]:
+                process["heat"] = [0.0] * len(process["heat"])
+        return json.dumps(known).encode()
+
+    daemon = StatusSocket(
+        tmp_path / "s",
+        {
+            "status": lambda _: status_answer(machine.observer.latest),
+            "heatmap": lambda asked: cold(asked.arguments),
+        },
+    )
+    watch = Poller(tmp_path / "s", 600)
+    watch.poll()
+    browser.open(serve(watch).server.url)
+    browser.wait_for(READY)
+    assert texts(browser, "#heat-low, #heat-high") == ["", "no samples yet"]
     daemon.close()
 
 

@@ -44,6 +44,15 @@ def test_doctor_warnings_have_reason_or_action(capsys: pytest.CaptureFixture[str
             assert finding["level"] == "ok" or finding["why"] or finding["action"]
 
 
+def test_doctor_never_says_to_set_the_sampler_that_is_in_use(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["doctor", "--json"])
+    found = findings(capsys)["sampler"]
+    in_use = found["state"].partition(":")[0]
+    assert f"set sampler to {in_use}" not in found["why"]
+
+
 def test_doctor_table_same_findings(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor("optane-2s") in (0, 4)
     out = capsys.readouterr().out

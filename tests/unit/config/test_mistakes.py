@@ -20,6 +20,10 @@ MISTAKES = {
         "tick: 1s\ntragets: []\n",
         ["f:2: tragets: unknown setting; did you mean 'targets'?"],
     ),
+    "key of a section without it": (
+        "tiers: [[0], [1]]\n",
+        ["f:1: tiers: unknown setting; did you mean 'machine.tiers'?"],
+    ),
     "unknown key far from any": ("zebra: 1\n", ["f:1: zebra: unknown setting"]),
     "unprintable unknown key": (
         '"a\\nb": 1\n',

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
+import psutil
 import pytest
 
 from hmd.daemon.supervisors import KernelLoader
@@ -27,6 +29,14 @@ def test_kernels_compiled_elsewhere_are_not_waited_for(
         assert kernels.compiling
     assert len(signs) == 3
     assert caplog.text.count("compiling kernels") == 1
+    kernels.close()
+
+
+def test_compiler_does_not_get_the_terminals_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = loader(monkeypatch, "import time; time.sleep(600)")
+    kernels.load("none", lambda: None)
+    (child,) = psutil.Process().children()
+    assert os.getpgid(child.pid) != os.getpgid(0)
     kernels.close()
 
 

@@ -77,7 +77,7 @@ def test_topology_guess_warned_with_reversing_override(machine: Callable[[str], 
     assert topology.tier_source == TierSource.GUESS
     warning = tier_warning(topology)
     assert warning is not None
-    assert "tiers: [[2, 3], [0, 1]]" in warning
+    assert "`machine: {tiers: [[2, 3], [0, 1]]}`" in warning
     turned = read_topology(machine("xeon-max-flat") / "sys", [[2, 3], [0, 1]])
     assert turned.tiers == ((2, 3), (0, 1))
     assert turned.tier_source == TierSource.CONFIGURATION

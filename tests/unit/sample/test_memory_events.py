@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -224,7 +225,7 @@ def test_events_of_unsupported_machine_refused_in_one_line(machine: str, line: s
     with pytest.raises(MissingError, match=line) as raised:
         chosen(machine)
     assert "\n" not in str(raised.value)
-    assert "set sampler to " in str(raised.value)
+    assert re.search("set sampler to spe|damon and faults need none", str(raised.value))
 
 
 def test_events_of_amd_without_ibs_refused(tmp_path: Path) -> None:
