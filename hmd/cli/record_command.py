@@ -139,6 +139,13 @@ def _report(args: argparse.Namespace, recorded: RecordResult) -> None:
         f"{recorded.samples:,} samples{lost} ({recorded.detail}, one in {recorded.period}{paired})",
         file=sys.stderr,
     )
+    if not recorded.samples:
+        print(
+            "hmd: there are no samples: the program accessed less than one in "
+            f"{recorded.period}, or ended before the sampler saw it: take a shorter --period, or "
+            "let it run for longer",
+            file=sys.stderr,
+        )
     if recorded.short_lived:
         print(
             f"hmd: {recorded.short_lived} of {recorded.processes} processes ended before their "

@@ -279,7 +279,10 @@ def _unit(text: str, hmd: Path, root: Path) -> str:
 
     Its memory limit follows the machine's memory, as heat does.
     """
-    text = text.replace(str(PACKAGED_HMD), str(hmd))
+    closed = [way for way in hmd.parents if way.is_dir() and not way.stat().st_mode & stat.S_IXOTH]
+    # systemd has none of the unit's capabilities when it looks for the program; what it starts has.
+    command = f"/usr/bin/env {hmd}" if closed else str(hmd)
+    text = text.replace(str(PACKAGED_HMD), command)
     found = re.search(r"^MemTotal: +(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
     share_gib = int(found.group(1)) * MEMORY_SHARE_PERCENT // 100 >> 20 if found else 0
     memory_max = "MemoryMax={}G".format

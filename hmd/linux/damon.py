@@ -532,7 +532,7 @@ class DamonClaim:
                 "this kernel has no DAMON in sysfs: use one with CONFIG_DAMON_SYSFS and "
                 "CONFIG_DAMON_VADDR"
             )
-        self._fd = _lock(note, proc)
+        self._fd = lock_note(note, proc)
         try:
             stop_left(kdamonds, self._fd)
             _refuse_others(kdamonds)
@@ -559,11 +559,17 @@ class DamonClaim:
             os.close(self._fd)
 
 
-def _lock(note: Path, proc: Path) -> int:
+def lock_note(note: Path, proc: Path) -> int:
     """Return the descriptor of the locked note; waits for a holder that is being killed."""
     try:
         note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fd = os.open(note, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(note, flags, 0o644)
+        except PermissionError:
+            # Root's, from before the folder was the service's: whose folder it is may remove it.
+            note.unlink(missing_ok=True)
+            fd = os.open(note, flags, 0o644)
         if os.geteuid() == 0:
             # A command of root must not leave the service a file that it cannot write.
             owner, own = note.parent.stat(), os.fstat(fd)

@@ -356,3 +356,14 @@ def test_record_and_trace_commands_run_end_to_end(tmp_path: Path) -> None:
         refused = hmd(*wrong)
         assert refused.returncode == code, refused.stderr
         assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_record_without_samples_says_what_to_do(tmp_path: Path) -> None:
+    done = hmd(
+        *("record", "-o", str(tmp_path / "t"), "--sampler", "faults", "--period", "1000000"),
+        *("--", "true"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert ", 0 samples" in done.stderr
+    assert "there are no samples" in done.stderr
+    assert "shorter --period" in done.stderr

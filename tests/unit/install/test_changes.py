@@ -153,6 +153,17 @@ def test_enable_hmd_under_home_or_tmp_unit_relaxes_sandbox(
     assert hides not in written
 
 
+def test_enable_hmd_in_a_folder_closed_to_others_is_found_by_what_systemd_starts(
+    tmp_path: Path,
+) -> None:
+    closed = tmp_path / "closed/bin"
+    closed.mkdir(parents=True)
+    closed.parent.chmod(0o700)
+    for hmd, start in ((closed / "hmd", "/usr/bin/env "), (HMD, "")):
+        unit = {f.path.name: f.after or "" for f in enable(tmp_path, hmd).files}
+        assert f"\nExecStart={start}{hmd} run " in unit["hmd.service"]
+
+
 def test_enable_packaged_unit_creates_configuration_only(tmp_path: Path) -> None:
     packaged = tmp_path / "usr/lib/systemd/system/hmd.service"
     packaged.parent.mkdir(parents=True)

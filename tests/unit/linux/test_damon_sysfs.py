@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hmd.linux.damon import (
     Kdamonds,
     damon_finding,
     holder,
+    lock_note,
     stop_left_behind,
 )
 
@@ -311,3 +313,18 @@ def test_note_that_a_command_of_root_makes_belongs_to_the_service(
     os.chown(note.parent, 4711, 4711)
     DamonClaim(kdamonds, note).release()
     assert (note.stat().st_uid, note.stat().st_gid) == (4711, 4711)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_note_of_root_in_what_became_the_folder_of_the_service_is_replaced() -> None:
+    """``hmd enable`` tries the samplers before there is the service's user."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        note = Path(folder, "damon")
+        note.touch(0o644)
+        os.chown(folder, 4711, 4711)
+        os.seteuid(4711)
+        try:
+            os.close(lock_note(note, Path("/proc")))
+        finally:
+            os.seteuid(0)
+        assert note.stat().st_uid == 4711
