@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The commands that docs/tutorial/laptop.md runs in the emulated machine.
 
-test_emulate_cli.py tests ``hmd emulate -- COMMAND``; this file tests COMMAND.
+test_emulate_cli.py tests ``hmd emulate -- COMMAND``; this file tests COMMAND, and the example of
+``hmd simulate``.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -41,3 +44,34 @@ def test_tutorial_command_in_guest_prints_expected_text(
 def test_tutorial_contains_tested_commands() -> None:
     guide = (CHECKOUT / "docs/tutorial/laptop.md").read_text()
     assert all(f"hmd emulate -- {command}" in guide or f"'{command}'" in guide for command in SHOWN)
+
+
+EXAMPLE = """\
+hmd simulate --record dict.misses -- python3 -c '
+d = {n * 2654435761: n for n in range(200000)}
+k = [*d][-40000:]
+[d[x] for _ in range(20) for x in k]'
+hmd simulate dict.misses --policy histogram --policy benefit --fast 25%
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_example_of_the_tutorial_gains_by_both_policies(tmp_path: Path) -> None:
+    assert EXAMPLE in (CHECKOUT / "docs/tutorial/laptop.md").read_text()
+    (tmp_path / "hmd").write_text(f'#!/bin/sh\nexec {sys.executable} -m hmd "$@"\n')
+    (tmp_path / "hmd").chmod(0o755)
+    environ = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(CHECKOUT),
+    }
+    done = subprocess.run(
+        ["bash", "-e"], input=EXAMPLE, cwd=tmp_path, env=environ, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    gains = {row[0]: float(row[3]) for row in rows if row and row[0] in ("histogram", "benefit")}
+    assert min(gains.values()) > 1.1, done.stdout
+    assert len(gains) == 2
