@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 """How much of a program's memory can be out: hmd's page-out beside the kernel's own reclaim.
 
-    python -m bench.far [PROGRAM,...] [--idle 1,3] [--reclaim 0.8,0.5] [--high 0.8] [--publish]
+    python -m bench.far [PROGRAM,...] [--idle 3,1] [--held 3] [--reclaim 0.8,0.5] [--high 0.8]
+                        [--publish]
 
 In the emulated machine, programs of the suite lie on the slow node, and their pages go to zram. hmd
 pages out what was idle for so many seconds of the guest's clock, which is some seventy times slower
-than modelled time. The kernel, with the multi-generational LRU, keeps the program within a share of
-its largest memory: by ``memory.reclaim`` once per tick of hmd, on another CPU as hmd, or by
-``memory.high``, for which the program itself reclaims, and waits. Each run is compared with one in
+than modelled time; held by its default, it pages nothing out while the program waits for memory for
+more than 1 % of its time, else however long that is. The kernel, with the multi-generational LRU,
+keeps the program within a share of its largest memory: by ``memory.reclaim`` once per tick of hmd,
+on another CPU as hmd, or by ``memory.high``, for which the program itself reclaims, and waits. Each
+run is compared with one in
 which nothing goes out, by modelled seconds; the share that is out is the mean of readings once a
 second. hmd's sampling period is fixed: idle times are shorter here by more than memory is smaller,
 and at 1 % of the program's time samples would not reach all pages within them. So that run has hmd
@@ -58,7 +61,7 @@ SWAP_BYTES: Final = 256 << 20
 ON_SLOW: Final = ("numactl", f"--preferred={SLOW_NODE}")
 """Not bound: pages that a policy binds to a node do not go out."""
 NOTHING, WATCHED = "nothing out", "nothing out, sampled"
-HMD, RECLAIM, HIGH = "hmd", "memory.reclaim", "memory.high"
+HMD, HELD, RECLAIM, HIGH = "hmd", "hmd, held by its default", "memory.reclaim", "memory.high"
 
 _FOLDER: Final = f"/sys/fs/cgroup{GROUP}"
 _WATCH: Final = f"""
@@ -72,12 +75,13 @@ def main() -> int:
     """Run programs; print a table, and publish rows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("programs", nargs="?", default=",".join(PROGRAMS))
-    parser.add_argument("--idle", default="1,3")
+    parser.add_argument("--idle", default="3,1")
+    parser.add_argument("--held", default="3")
     parser.add_argument("--reclaim", default="0.8,0.5")
     parser.add_argument("--high", default="0.8")
     parser.add_argument("--publish", action="store_true")
     args = parser.parse_args()
-    given = {HMD: args.idle, RECLAIM: args.reclaim, HIGH: args.high}
+    given = {HMD: args.idle, HELD: args.held, RECLAIM: args.reclaim, HIGH: args.high}
     settings = {
         name: [float(word) for word in words.split(",") if word] for name, words in given.items()
     }
@@ -124,10 +128,12 @@ def measure(name: str, settings: Mapping[str, Sequence[float]]) -> list[dict[str
                 add(bed, HIGH, share)
         with running_daemon(bed, "none", Pace(TICK_S, PERIOD)) as daemon:
             add(bed, WATCHED, None)
-            for seconds in settings[HMD]:
-                daemon.use("none", pace=Pace(TICK_S, PERIOD, pageout_s=seconds))
-                with daemon.moving():
-                    add(bed, HMD, seconds)
+            for system, pressure in ((HELD, None), (HMD, 1.0)):
+                for idle_s in settings[system]:
+                    pace = Pace(TICK_S, PERIOD, pageout_s=idle_s, pageout_pressure=pressure)
+                    daemon.use("none", pace=pace)
+                    with daemon.moving():
+                        add(bed, system, idle_s)
     return rows
 
 
@@ -207,7 +213,7 @@ def far_table(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         if row["setting"] is None:
             continue
-        is_hmd, setting = row["system"] == HMD, row["setting"]
+        is_hmd, setting = row["system"] in (HMD, HELD), row["setting"]
         setting = f"idle for {setting:g} s" if is_hmd else f"within {100 * setting:.0f} %"
         figures = (f"{100 * row[name]:.1f} %" for name in ("out_share", "slowdown"))
         lines.append([row["program"], row["system"], setting, *figures])

@@ -137,14 +137,16 @@ class Pace:
     """The daemon's tick in seconds of the guest's clock, and its sampling period in misses.
 
     Without a period, ``sample.overhead`` sets it. ``kernel_mode``: accesses of the kernel are
-    sampled too. Pages that are idle for ``pageout_s`` go out. ``profiles`` is the guest's folder of
-    what the daemon learns of programs, if it does.
+    sampled too. Pages that are idle for ``pageout_s`` go out, unless the program waits for memory
+    for more than a share ``pageout_pressure`` of its time, without it the default. ``profiles`` is
+    the guest's folder of what the daemon learns of programs, if it does.
     """
 
     tick_s: float
     period: int | None = None
     kernel_mode: bool = True
     pageout_s: float | None = None
+    pageout_pressure: float | None = None
     profiles: str = ""
 
 
@@ -162,11 +164,12 @@ def configuration(
     ``settings`` are those of the policy that differ from its defaults, ``metrics`` an address.
     """
     far = {} if pace.pageout_s is None else {"pageout": f"{pace.pageout_s}s"}
+    held = {} if pace.pageout_pressure is None else {"pageout_pressure": pace.pageout_pressure}
     learning = {"learn": True, "profiles": {"directory": pace.profiles}} if pace.profiles else {}
     return learning | {
         "tick": f"{pace.tick_s}s",
         "rescan": f"{pace.tick_s / 2}s",  # in every tick
-        "targets": [{"name": "program", "cgroup": GROUP}],
+        "targets": [{"name": "program", "cgroup": GROUP} | held],
         "sample": {"sampler": "emulated"} | _sampling(pace),
         "decide": {"policy": policy} | far | _policy_settings(policy, settings),
         "migrate": {"rate": "10GiB/s"} | CACHE,
