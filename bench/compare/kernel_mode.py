@@ -75,7 +75,7 @@ def main() -> int:
     except HmdError as error:
         print(f"kernel_mode: {error}", file=sys.stderr)
         return int(error.exit_code)
-    print(_table(programs))
+    print(speeds_table(programs))
     return 0
 
 
@@ -184,7 +184,8 @@ def _cpu_name() -> str:
     return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
 
 
-def _table(programs: Mapping[str, Mapping[str, Any]]) -> str:
+def speeds_table(programs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return speeds relative to first touch, by program and mode, next to DAMON, as Markdown."""
     systems = (*MODES, DAMON.name)
     return table(
         ["program", *systems],

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bench.calibration import table as calibration_table
+from bench.compare.kernel_mode import speeds_table
 from bench.compare.tables import (
     classes,
     contention,
@@ -210,6 +211,11 @@ def samplers(results: Results) -> str:
     return table([*head, "CPU of hmd", "CPU of the kernel thread", "rows"], rows, text=1)
 
 
+def kernel_mode(results: Results) -> str:
+    """Return what samples of the kernel's accesses bring."""
+    return speeds_table(results["kernel_mode"]["programs"])
+
+
 def bounds(results: Results) -> str:
     """Return speeds relative to first touch of policies and bounds, with MiB moved."""
     return _speeds(results["bounds"], "cases")
@@ -315,6 +321,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         samplings,
         long_traces,
         samplers,
+        kernel_mode,
         steps,
         tier_sweeps,
         in_place_steps,
