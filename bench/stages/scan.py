@@ -24,7 +24,8 @@ from pathlib import Path
 
 import psutil
 
-from hmd.linux.processes import ProcessWatcher, TargetSpec
+from hmd.linux.processes import ProcessWatcher
+from hmd.linux.targets import TargetSpec
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "scan.json"
 SLEEP = "/usr/bin/sleep"

@@ -14,8 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -26,6 +24,7 @@ from hmd.base.quantities import Size
 from hmd.base.units import MIB
 from hmd.base.yaml_document import Mapping, locate, parse_document, values
 
+_PRESETS = Path(__file__).with_name("presets")
 MAX_NODES = 8
 MAX_CPUS = 16
 
@@ -230,14 +229,13 @@ class Preset(_CheckedPreset):
 
 def preset_names() -> tuple[str, ...]:
     """Return the names of the shipped presets, sorted: the YAML files of hmd/emulate/presets."""
-    names = (Path(entry.name) for entry in _folder().iterdir())
-    return tuple(sorted(name.stem for name in names if name.suffix == ".yaml"))
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.yaml")))
 
 
 def load(name: str) -> Preset:
     """Return a shipped preset by name, or one from a YAML file; raises ``ConfigError``."""
     if name in preset_names():
-        return parse((_folder() / f"{name}.yaml").read_bytes(), f"{name}.yaml")
+        return parse((_PRESETS / f"{name}.yaml").read_bytes(), f"{name}.yaml")
     path = Path(name)
     if not path.suffix and not path.exists():
         names = ", ".join(preset_names())
@@ -255,10 +253,6 @@ def parse(data: bytes, origin: str) -> Preset:
         return Preset.model_validate(values(document))
     except ValidationError as error:
         raise ConfigError(first_problem(error, document)) from None
-
-
-def _folder() -> Traversable:
-    return resources.files("hmd.emulate") / "presets"
 
 
 @cache

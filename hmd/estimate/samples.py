@@ -175,21 +175,15 @@ class SampleAggregator:
         """Return the aggregated samples."""
         numbers = [number for number, parts in enumerate(self._parts) if parts]
         parts = [_merge(self._parts[number]) for number in numbers]
-        if not parts:
-            return AggregatedSamples(
-                np.empty(0, np.int32),
-                np.empty(0, np.uint64),
-                np.empty(0, np.int8),
-                np.empty(0, np.int32),
-                np.empty(0),
-            )
-        key = np.concatenate([key for key, _, _ in parts])
+        nothing = np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0)
+        keys, samples, accesses = zip(nothing, *parts, strict=True)
+        key = np.concatenate(keys)
         return AggregatedSamples(
-            np.repeat(np.array(numbers, np.int32), [len(key) for key, _, _ in parts]),
+            np.repeat(np.array(numbers, np.int32), [len(key) for key in keys[1:]]),
             key >> np.uint64(_ACCESS_BITS),
             (key & np.uint64((1 << _ACCESS_BITS) - 1)).astype(np.int8),
-            np.concatenate([samples for _, samples, _ in parts]).astype(np.int32),
-            np.concatenate([accesses for _, _, accesses in parts]),
+            np.concatenate(samples).astype(np.int32),
+            np.concatenate(accesses),
         )
 
 
@@ -250,9 +244,7 @@ class FoundPairs:
 
     @classmethod
     def concatenated(cls, parts: Sequence[FoundPairs], stride: int = 1) -> FoundPairs:
-        """Return all pairs of parts, as one of ``stride`` each."""
-        if not parts:
-            return cls.empty()
+        """Return all pairs of parts, at least one, as one of ``stride`` each."""
         columns = [[each.key_a for each in parts], [each.key_b for each in parts]]
         key_a, key_b = map(np.concatenate, columns)
         return cls(key_a, key_b, np.concatenate([each.part for each in parts]), stride)
@@ -267,7 +259,7 @@ class PairCollector:
 
     def __init__(self, definition: PairDefinition, max_pairs: int = MAX_PAIRS) -> None:
         self._definition, self._max_pairs = definition, max_pairs
-        self._parts: list[FoundPairs] = []
+        self._parts = [FoundPairs.empty()]
         self._seen = self._kept = 0
         self._stride = 1
 

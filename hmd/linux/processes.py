@@ -31,8 +31,6 @@ from hmd.linux.targets import Selector, TargetSpec, folder_of
 SCAN_BLOCK: Final = 64
 """Processes that are read at a time: 1 to 10 ms of CPU time."""
 
-__all__ = ["ProcessWatcher", "TargetSpec"]
-
 _STATUS_BYTES: Final = 1024
 _UIDS: Final = re.compile(rb"^Uid:\s+(\d+)\s", re.MULTILINE)
 

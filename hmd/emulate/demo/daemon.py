@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -57,14 +56,6 @@ observe:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Pages of 4 KiB that the daemon moved."""
-
-    promoted_pages: int
-    demoted_pages: int
-
-
 class DemoDaemon:
     """A running daemon, queried through its socket by ``hmd status`` and ``hmd heatmap``."""
 
@@ -94,13 +85,12 @@ class DemoDaemon:
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    def moved(self, program: str) -> Moved:
-        """Return the pages of a target moved so far; HmdError for an unknown target."""
+    def moved(self, program: str) -> tuple[int, int]:
+        """Return the pages of a target promoted and demoted; HmdError for an unknown target."""
         for target in self.ask("status")["targets"]:
             if target["name"] == program:
-                return Moved(
-                    target["promoted_bytes"] // PAGE_BYTES, target["demoted_bytes"] // PAGE_BYTES
-                )
+                promoted, demoted = target["promoted_bytes"], target["demoted_bytes"]
+                return promoted // PAGE_BYTES, demoted // PAGE_BYTES
         raise HmdError(f"the daemon in the guest knows no target {program}")
 
 

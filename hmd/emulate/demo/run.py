@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hmd import __version__
-from hmd.emulate.demo.daemon import TICK_S, DemoDaemon, Moved, running_daemon
+from hmd.emulate.demo.daemon import TICK_S, DemoDaemon, running_daemon
 from hmd.emulate.demo.measure import (
     FAST_NODE,
     PROGRAM_CPU,
@@ -232,7 +232,7 @@ class _HotSetTrials:
     def __init__(self, stage: _Stage, settings: DemoSettings):
         self._stage, self._program = stage, settings.hot_set
         self._runs: dict[Variant, HotSetRun] = {}
-        self._moved, self._fast_bytes = Moved(0, 0), 0
+        self._moved, self._fast_bytes = (0, 0), 0
         self.heat: dict[str, Any] = {}
 
     def run(self, variant: Variant, daemon: DemoDaemon | None = None) -> None:
@@ -264,8 +264,8 @@ class _HotSetTrials:
             rates=rates,
             fast_share_before=ours.fast_share(0, 1.0),
             fast_share_after=ours.fast_share(*program.settled),
-            pages_promoted=self._moved.promoted_pages,
-            pages_demoted=self._moved.demoted_pages,
+            pages_promoted=self._moved[0],
+            pages_demoted=self._moved[1],
             integrity_ok=all(run.integrity_ok for run in self._runs.values()),
             hot_bytes=program.hot_bytes,
             fast_bytes=self._fast_bytes,
@@ -282,7 +282,7 @@ class _RedisTrials:
     def __init__(self, stage: _Stage, settings: DemoSettings):
         self._stage, self._settings = stage, settings
         self._rates: dict[Variant, OperationRates] = {}
-        self._moved, self._wrong, self._fast_bytes = Moved(0, 0), 0, 0
+        self._moved, self._wrong, self._fast_bytes = (0, 0), 0, 0
         self._before = self._after = 0.0
 
     def run(self, variant: Variant, daemon: DemoDaemon | None = None) -> None:
@@ -312,8 +312,8 @@ class _RedisTrials:
             rates=self._rates,
             fast_share_before=self._before,
             fast_share_after=self._after,
-            pages_promoted=self._moved.promoted_pages,
-            pages_demoted=self._moved.demoted_pages,
+            pages_promoted=self._moved[0],
+            pages_demoted=self._moved[1],
             integrity_ok=self._wrong == 0,
             hot_bytes=self._settings.redis.hot_bytes,
             fast_bytes=self._fast_bytes,

@@ -65,10 +65,9 @@ def load_order(kernel: Kernel, wanted: Sequence[str] = MODULES) -> list[tuple[st
     files = {
         path.name.split(".")[0].replace("-", "_"): path for path in kernel.modules.rglob("*.ko*")
     }
-    builtin_list = kernel.modules / "modules.builtin"
-    builtin = {
-        Path(line).stem.replace("-", "_") for line in _lines(builtin_list) if line.endswith(".ko")
-    }
+    listed = kernel.modules / "modules.builtin"
+    lines = listed.read_text().splitlines() if listed.exists() else []
+    builtin = {Path(line).stem.replace("-", "_") for line in lines if line.endswith(".ko")}
     order: dict[str, bytes] = {}
 
     def visit(name: str) -> None:
@@ -79,7 +78,9 @@ def load_order(kernel: Kernel, wanted: Sequence[str] = MODULES) -> list[tuple[st
                 f"kernel {kernel.version} has no module {name}: use Debian's generic kernel, "
                 "not the cloud one"
             )
-        image = _unpack(files[name])
+        image = files[name].read_bytes()
+        if files[name].suffix == ".xz":
+            image = lzma.decompress(image)
         for needed in _depends(image):
             visit(needed)
         order[name] = image
@@ -118,15 +119,6 @@ def _members(
 
 def _padded(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % 4)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def _unpack(path: Path) -> bytes:
-    data = path.read_bytes()
-    return lzma.decompress(data) if path.suffix == ".xz" else data
 
 
 def _depends(image: bytes) -> list[str]:

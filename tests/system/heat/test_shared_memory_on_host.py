@@ -15,8 +15,9 @@ from bench.hostile.scale_cases import NeighbourCase, compiled, neighbours
 from hmd.base.units import MIB, PAGE_BYTES
 from hmd.heat.table import HeatTable
 from hmd.linux.mappings import read_mappings
-from hmd.linux.processes import ProcessWatcher, TargetSpec
+from hmd.linux.processes import ProcessWatcher
 from hmd.linux.procfs import ProcessId
+from hmd.linux.targets import TargetSpec
 from hmd.residency.sweep import ResidencySweep, SweepSettings
 from hmd.sample.access_batch import AccessBatch
 from tests.system.heat.waiting_children import children

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 
-from hmd.linux.processes import ProcessWatcher, TargetSpec
+from hmd.linux.processes import ProcessWatcher
 from hmd.linux.procfs import ProcessId, identify
+from hmd.linux.targets import TargetSpec
 
 
 def test_scan_during_many_forks_and_exits_keeps_the_root() -> None:

@@ -34,7 +34,7 @@ def test_preset_file_added_to_folder_found_by_name(
 ) -> None:
     (tmp_path / "near-far.yaml").write_text(GOOD.replace("name: dram-pm", "name: near-far", 1))
     (tmp_path / "README.md").write_text("no preset")
-    monkeypatch.setattr(preset, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(preset, "_PRESETS", tmp_path)
     assert preset_names() == ("near-far",)
     assert load("near-far").name == "near-far"
     with pytest.raises(ConfigError, match="take one of near-far, or"):

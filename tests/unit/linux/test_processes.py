@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from hmd.base.errors import ConfigError
-from hmd.linux.processes import SCAN_BLOCK, ProcessWatcher, TargetSpec
+from hmd.linux.processes import SCAN_BLOCK, ProcessWatcher
 from hmd.linux.procfs import ProcessId
+from hmd.linux.targets import TargetSpec
 from tests.unit.linux.conftest import FakeProc
 
 
