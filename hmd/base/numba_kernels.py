@@ -501,7 +501,6 @@ def _check_type(hint: Any) -> None:
 
 
 def _signature(function: Callable[..., Any]) -> Any:
-    """Return the numba signature of an annotated function."""
     hints = get_type_hints(function, include_extras=True)
     returned = _numba_type(hints.pop("return"))
     return returned(*(_numba_type(hint) for hint in hints.values()))

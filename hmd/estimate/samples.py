@@ -89,7 +89,6 @@ def same_addresses(first: Trace, second: Trace) -> bool:
 
 
 def _found(keys: PageKeys, known: PageKeys) -> float:
-    """Return the share of known keys."""
     ordered = np.sort(keys)  # lookups in order are many times faster
     place = np.minimum(np.searchsorted(known, ordered), len(known) - 1)
     return float(np.mean(known[place] == ordered))

@@ -142,7 +142,6 @@ def fill_bins(rate: Float32s, samples: Float32s, demotion: Int16s, promotion: In
 
 @inline
 def _add(process_node: tuple[int, int], pages: int, accesses: float, to: UnshownTotals) -> None:
-    """Add to the totals of a process on a node."""
     to.accesses[process_node] += accesses
     to.pages[process_node] += pages
 

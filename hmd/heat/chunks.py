@@ -364,7 +364,6 @@ def find_storage(
 
 @inline
 def _add(code: int, pages: int, process: int, movable: Int64Plane, fixed: Int64Plane) -> None:
-    """Add pages of one code to a process's counts."""
     if 0 <= code < movable.shape[1]:
         movable[process, code] += pages
     elif code <= FIXED and FIXED - code < movable.shape[1]:

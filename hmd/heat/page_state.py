@@ -93,7 +93,6 @@ class PageState:
         of_pages[now[now >= 0]] = kept[now >= 0]
 
     def _find_chunks(self, pages: PageView) -> None:
-        """Find each chunk by its process and address."""
         chunks = pages.chunks
         used, columns = chunks.used, chunks.columns
         rows = chunks.page_slots * CHUNK_PAGES + used

@@ -76,7 +76,6 @@ def _to_bfloat16(value: np.float32) -> np.uint16:
 
 @inline
 def _from_bfloat16(half: np.uint16) -> np.float32:
-    """Return the float32 of the bits of a bfloat16."""
     return np.uint32(np.uint32(half) << _BITS).view(np.float32)
 
 

@@ -78,7 +78,6 @@ class Plan:
 
     @property
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
-        """The columns, in the order of fields."""
         return tuple(getattr(self, name) for name in _COLUMNS)
 
 

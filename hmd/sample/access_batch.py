@@ -3,8 +3,8 @@
 
 Every sampler returns batches (``AccessBatch``), a trace has ``Samples``. ``COLUMNS`` is the one
 table of their columns, which perf rings (``hmd.sample.perf_ring``) and trace files (``hmd.trace``)
-follow. A new column is a line here, a field of ``AccessBatch`` and of ``Samples``, and what fills
-it: in ``hmd/native/ring.c`` for perf rings.
+follow. A new column is a line here, a field of the class of both, and what fills it: in
+``hmd/native/ring.c`` for perf rings.
 """
 
 from __future__ import annotations
@@ -58,14 +58,26 @@ FILE_NAMES: Final[Mapping[str, str]] = {
 """Types of columns in trace files, and their names there and in exports."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Rows:
     """What batches and samples have in common: columns by the names of ``COLUMNS``."""
 
-    __slots__ = ()
+    address: npt.NDArray[np.uint64]
+    kind: npt.NDArray[np.uint8]
+    cpu: npt.NDArray[np.uint16]
+    thread: npt.NDArray[np.uint32]
+    time_ns: npt.NDArray[np.uint64]
+    latency_ns: npt.NDArray[np.uint32]
+    period: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.address)
 
     def take(self, rows: slice | npt.NDArray[Any]) -> Self:
         """Return rows, selected by a slice, a mask or indices."""
-        return type(self)(**{n: None if c is None else c[rows] for n, c in self._columns().items()})
+        columns = self._columns().items()
+        taken: dict[str, Any] = {n: None if c is None else c[rows] for n, c in columns}
+        return type(self)(**taken)
 
     @classmethod
     def concatenated(cls, parts: Sequence[Self]) -> Self:
@@ -92,17 +104,7 @@ class AccessBatch(_Rows):
     """
 
     process: npt.NDArray[np.int32]
-    address: npt.NDArray[np.uint64]
-    kind: npt.NDArray[np.uint8]
-    cpu: npt.NDArray[np.uint16]
-    thread: npt.NDArray[np.uint32]
-    time_ns: npt.NDArray[np.uint64]
-    latency_ns: npt.NDArray[np.uint32]
-    period: npt.NDArray[np.uint32]
     instructions: npt.NDArray[np.uint64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.address)
 
     @classmethod
     def of(
@@ -149,23 +151,14 @@ class Samples(_Rows):
     those that the row's CPU had executed by then in any process, are 0 if they are not counted.
     """
 
-    time_ns: npt.NDArray[np.uint64]
-    address: npt.NDArray[np.uint64]
     process: npt.NDArray[np.uint16]
-    thread: npt.NDArray[np.uint32]
-    cpu: npt.NDArray[np.uint16]
-    kind: npt.NDArray[np.uint8]
-    latency_ns: npt.NDArray[np.uint32]
-    period: npt.NDArray[np.uint32]
     instructions: npt.NDArray[np.uint64]
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
     @classmethod
     def empty(cls) -> Samples:
         """Return no samples."""
-        return cls(*(np.empty(0, dtype) for dtype in SAMPLE_COLUMNS.values()))
+        columns: dict[str, Any] = {n: np.empty(0, dtype) for n, dtype in SAMPLE_COLUMNS.items()}
+        return cls(**columns)
 
     def in_order_of_time(self) -> Samples:
         """Return the samples in order of time; the sort is stable."""

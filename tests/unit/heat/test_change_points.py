@@ -25,11 +25,7 @@ HOT, NEXT_HOT = SCATTERED[: PAGES // 8], SCATTERED[PAGES // 8 : PAGES // 4]
 
 
 def batch(pages: npt.NDArray[np.int64], process: int = 0) -> AccessBatch:
-    n = len(pages)
-    zeros = (np.zeros(n, np.uint8), np.zeros(n, np.uint16), np.zeros(n, np.uint32))
-    address = pages.astype(np.uint64) * np.uint64(PAGE_BYTES)
-    ends = (np.zeros(n, np.uint64), np.zeros(n, np.uint32), np.ones(n, np.uint32))
-    return AccessBatch(np.full(n, process, np.int32), address, *zeros, *ends)
+    return AccessBatch.of(pages.astype(np.uint64) * np.uint64(PAGE_BYTES), process)
 
 
 def samples(hot: npt.NDArray[np.int64], seed: int, count: int = 200) -> npt.NDArray[np.int64]:
