@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from hmd.base.errors import HmdError, TransientError, is_transient
 from hmd.base.paths import CONFIG_FILE
 from hmd.cli.arguments import whole_number
-from hmd.policy.registry import collector_paused
 
 if TYPE_CHECKING:
     from hmd.config import Config
@@ -68,6 +67,8 @@ def run(args: argparse.Namespace) -> None:
     if args.compile:
         compile_kernels()
         return
+    from hmd.policy.registry import collector_paused  # which loads numpy
+
     with collector_paused():
         service = _start(args)
     try:
