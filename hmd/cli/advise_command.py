@@ -14,8 +14,8 @@ DESCRIPTION = """\
 Show how much fast memory each target needs, and its runtime with less or more of it.
 
 From the heat that the running daemon has seen, without recordings. Runtimes are relative to now:
-0.90x is a tenth faster. They take all accesses for loads that wait; prefetched ones wait less, so
-that more memory may bring less than shown, and less memory cost less.
+0.90x is a tenth faster. Sizes include what is kept free for allocations. Where waits for memory are
+not counted, programs that bandwidth limits gain and lose more than shown.
 """
 
 EXAMPLES = """\

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from hmd import __version__
 from hmd.base.errors import HmdError, TransientError
+from hmd.base.units import PAGE_BYTES
 from hmd.config import Config
 from hmd.control.admin_store import AdminStore, describe
 from hmd.control.commands import (
@@ -34,6 +35,7 @@ from hmd.daemon.checks import refusal_warnings, start_warnings
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.explain import explain
 from hmd.daemon.log import OnceLogger, TargetLog
+from hmd.daemon.memory_waits import MemoryWaits
 from hmd.daemon.profile_keeper import ProfileKeeper
 from hmd.daemon.stages import LOOK_S, Stages, build
 from hmd.daemon.supervisors import (
@@ -45,6 +47,7 @@ from hmd.daemon.supervisors import (
     SamplerSupervisor,
 )
 from hmd.daemon.systemd import Notifier, WakeupFd
+from hmd.heat.table import HeatTable
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, format_ids
 from hmd.linux.topology import NodeWatch, Topology, read_topology
 from hmd.metrics.demand import measure_demand
@@ -117,6 +120,9 @@ class Service:
             store = AdminStore(settings.state_folder(config), proc)
             self.stages = stages = self._build_with_stored(config, store, sysfs)
             undo.callback(self.stages.close)
+            modelled = stages.sampler.capabilities.modelled_clock
+            self._waits = MemoryWaits.open(modelled=modelled, proc=proc, sysfs=sysfs)
+            undo.callback(self._waits.close)
             self._kernels = KernelLoader(log)
             undo.callback(self._kernels.close)
             if preload or any(stages.watcher.scan().values()):
@@ -230,6 +236,7 @@ class Service:
         self._history.close(self.observer.latest)
         self._drain_supervisor.close()
         self._page_cache_demoter.close()
+        self._waits.close()
         self.stages.close()
         self._wakeup.close()
 
@@ -500,11 +507,8 @@ class Service:
             self._counted_s = record.now_s
             drop_stale_pins(stages.admin, stages.proc)
             by_heat = heat_pages(heat, topology)
-            cpus = stages.state.cpu_use.max_cpus(record.processes)
             if heat.processes == record.processes:
-                shares = {each.name: each.fast_share for each in self.observer.latest.targets}
-                demand = measure_demand(heat, topology, record.targets, cpus, shares)
-                self.observer.demand = demand
+                self._measure_demand(record, heat, topology)
         self._publish_control()
         self.observer.set_compiling(self._kernels.compiling)
         self.observer.profiles = self._profiles.status
@@ -525,6 +529,20 @@ class Service:
         self._heat_map.record(record, heat)
         for warning in refusal_warnings(stages.state.sweep.refusals):
             self._warnings.warn(warning)
+
+    def _measure_demand(self, record: TickRecord, heat: HeatTable, topology: Topology) -> None:
+        """Publish what fast memory is worth to targets."""
+        rates = heat.history.rate
+        self.observer.demand = measure_demand(
+            heat,
+            topology,
+            record.targets,
+            self.stages.state.cpu_use.max_cpus(record.processes),
+            self.observer.target_uses(),
+            sum(each.free_bytes for each in record.memory if each.node in topology.tiers[0])
+            // PAGE_BYTES,
+            self._waits.read(record.processes, record.targets, rates, record.now_s),
+        )
 
     def _warn(self) -> None:
         """Log what limits hmd on this machine, each warning once."""

@@ -30,6 +30,7 @@ from hmd.metrics.status import (
 )
 from hmd.metrics.tick_record import TickRecord
 from hmd.migrate.status import FAILURES, MoveStatus
+from hmd.sample.access_batch import AccessBatch, Kind
 
 RECENT_DECAY: Final = 0.8
 """Factor per tick on recent accesses: their half-life is 3 ticks."""
@@ -41,18 +42,35 @@ DIRECTIONS: Final = ("up", "down", "level")
 """Of a planned move: to a faster tier, to a slower one, to another node of the same tier."""
 
 
+@dataclass(frozen=True, slots=True)
+class TargetUse:
+    """What a target has done in recent ticks, per second.
+
+    ``loads`` that waited, ``accesses`` of all kinds: by tier, shape ``(tiers + 1,)``, the last of
+    pages on no known node; ``moved_pages``.
+    """
+
+    loads: npt.NDArray[np.float64]
+    accesses: npt.NDArray[np.float64]
+    moved_pages: float
+
+
 @dataclass(slots=True)
 class RowSums:
     """Sums by process or by target, with one row each.
 
     ``accesses`` and ``recent`` are sampled accesses by tier, shape ``(n, tiers + 1)``, the last
-    column for pages on no known node; ``recent`` decays. The other columns have shape ``(n,)``.
+    column for pages on no known node; ``recent`` decays, and so do ``recent_loads``, of which each
+    counts for the share of its node's idle latency that it took, and ``recent_moves``, in pages.
+    The other columns have shape ``(n,)``.
     Those of ``AccessTotals`` and ``DryRunStatus`` have the names that they have there; ``dry_`` is
     of dry runs.
     """
 
     accesses: npt.NDArray[np.float64]
     recent: npt.NDArray[np.float64]
+    recent_loads: npt.NDArray[np.float64]
+    recent_moves: npt.NDArray[np.float64]
     samples: npt.NDArray[np.int64]
     promoted_bytes: npt.NDArray[np.int64]
     demoted_bytes: npt.NDArray[np.int64]
@@ -71,8 +89,14 @@ class RowSums:
     @classmethod
     def zeros(cls, rows: int, tiers: int) -> Self:
         """Return sums that are all zero."""
-        by_tier = np.zeros((2, rows, tiers + 1))
-        return cls(*by_tier, *np.zeros((7, rows), np.int64), *np.zeros((7, rows)))
+        by_tier, sums = np.zeros((3, rows, tiers + 1)), np.zeros((8, rows))
+        return cls(*by_tier, *sums[:1], *np.zeros((7, rows), np.int64), *sums[1:])
+
+    def decay(self) -> None:
+        """Let recent sums fade by a tick."""
+        self.recent *= RECENT_DECAY
+        self.recent_loads *= RECENT_DECAY
+        self.recent_moves *= RECENT_DECAY
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -86,13 +110,15 @@ class RowSums:
         row: npt.NDArray[np.integer],
         tier: npt.NDArray[np.integer],
         period: npt.NDArray[np.integer],
+        loads: npt.NDArray[np.float64],
     ) -> None:
-        """Count samples, each for ``period`` accesses; columns have shape ``(samples,)``."""
+        """Count samples, each for ``period`` accesses and as many ``loads``; ``(samples,)``."""
         rows, width = self.accesses.shape
         cell = row.astype(np.int64) * width + tier
         counted = np.bincount(cell, period, rows * width).reshape(rows, width)
         self.accesses += counted
         self.recent += counted
+        self.recent_loads += np.bincount(cell, loads, rows * width).reshape(rows, width)
         self.samples += np.bincount(row, minlength=rows)
 
     def add_latencies(
@@ -159,6 +185,7 @@ class Counters:
         }
         self._planned_pages = dict.fromkeys(DIRECTIONS, 0)
         self._paged_out_bytes = self._calls = 0
+        self._recent_s = 0.0
         self.savings_tracker = SavingsTracker(topology)
         self.dry_run_tracker = SavingsTracker(topology, dry_run=True)
         self.dry_targets: frozenset[str] = frozenset()
@@ -284,20 +311,48 @@ class Counters:
             self.stage_out[Stage.MIGRATE] += sum(outcome.moved.values())
 
     def _add_accesses(self, tick: TickRecord) -> None:
-        self.processes.recent *= RECENT_DECAY
-        self.targets.recent *= RECENT_DECAY
+        self.processes.decay()
+        self.targets.decay()
+        self._recent_s = self._recent_s * RECENT_DECAY + tick.tick_s
         batch = tick.batch
         if not len(batch):
             return
         tier = self.tier(tick.node)
-        self.processes.add_accesses(batch.process, tier, batch.period)
+        loads = self._waiting_loads(batch, tick.node)
+        self.processes.add_accesses(batch.process, tier, batch.period, loads)
         row = self.target_row[batch.process]
-        self.targets.add_accesses(row, tier, batch.period)
+        self.targets.add_accesses(row, tier, batch.period, loads)
         measured = np.flatnonzero(batch.latency_ns)
         if len(measured):
             latency_ns = batch.latency_ns[measured]
             self.processes.add_latencies(batch.process[measured], latency_ns)
             self.targets.add_latencies(row[measured], latency_ns)
+
+    def _waiting_loads(
+        self, batch: AccessBatch, node: npt.NDArray[np.int16]
+    ) -> npt.NDArray[np.float64]:
+        """Return the loads that samples stand for, less those whose lines were on their way."""
+        of_node = np.array([*self.topology.latency_ns, 0.0])
+        idle_ns = of_node[np.clip(node, -1, len(of_node) - 1)]
+        # Samples without a latency did not wait, where there are any that have one.
+        known = (idle_ns > 0) & bool(batch.latency_ns.any())
+        share = np.divide(batch.latency_ns, idle_ns, out=np.ones(len(batch)), where=known)
+        loads: npt.NDArray[np.float64] = np.where(
+            batch.kind == Kind.STORE, 0.0, np.minimum(share, 1.0) * batch.period
+        )
+        return loads
+
+    def target_uses(self) -> dict[str, TargetUse]:
+        """Return what each target has done in recent ticks."""
+        sums, elapsed_s = self.targets, max(self._recent_s, 1e-9)
+        return {
+            name: TargetUse(
+                sums.recent_loads[row] / elapsed_s,
+                sums.recent[row] / elapsed_s,
+                float(sums.recent_moves[row]) / elapsed_s,
+            )
+            for name, row in self._rows.items()
+        }
 
     def dry_runs(self) -> list[DryRunStatus]:
         """Return what a dry run would have done for each target, in the order of ``names``."""
@@ -335,6 +390,7 @@ class Counters:
             "requested_bytes": (moved * (np.arange(len(plan)) < plan.requested))[known],
         }
         self.processes.add(row[known], columns)
+        columns["recent_moves"] = outcome.moved_pages[known].astype(np.float64)
         self.targets.add(self.target_row[row[known]], columns)
 
 

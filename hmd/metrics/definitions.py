@@ -222,8 +222,8 @@ gauge hmd_target_fast_access_ratio(target) = targets.fast_share
 gauge hmd_target_needed_bytes(target, share)
     Memory that holds a share of a target's accesses: its hottest pages.
 gauge hmd_target_predicted_runtime_ratio(target, fast)
-    Runtime of a target over that of now, with so many times its memory on the fastest tier of now;
-    if all accesses were loads that wait.
+    Runtime of a target over that of now, with so many times its memory on the fastest tier of now,
+    what is kept free for allocations included.
 counter hmd_target_samples(target) = targets.samples
     Samples of a target.
 counter hmd_target_promoted_bytes(target) = targets.promoted_bytes

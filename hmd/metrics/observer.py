@@ -25,7 +25,7 @@ from hmd.heat.settings import FIXED, HeatStats
 from hmd.heat.table import HeatTable
 from hmd.linux.procfs import PROC, ProcessId, read_stat
 from hmd.linux.topology import NodeMemory, Topology
-from hmd.metrics.counters import Counters
+from hmd.metrics.counters import Counters, TargetUse
 from hmd.metrics.demand import TargetDemands
 from hmd.metrics.move_journal import tick_moves
 from hmd.metrics.status import (
@@ -183,6 +183,10 @@ class Observer:
         self._residency, self._memory, self._far = residency, tick.memory, tick.far
         self.latest = self._status()
         return self.latest
+
+    def target_uses(self) -> dict[str, TargetUse]:
+        """Return what each target has done in recent ticks."""
+        return self._counters.target_uses()
 
     def record_observe_time(self, seconds: float, failed: bool) -> None:
         """Add the duration of the observe stage itself; the next status shows it."""

@@ -326,8 +326,8 @@ class Demand:
     """What fast memory is worth, by the heat of all known pages; of a target, or of all.
 
     ``needed_bytes`` hold the shares ``NEEDED_SHARES`` of all accesses. ``runtime`` is what the
-    runtime would be over that of now, with the hottest pages in ``FAST_STEPS`` times the fastest
-    tier's memory of now; empty where CPU time or the latency of a second tier is not known.
+    runtime would be over that of now, with ``FAST_STEPS`` times the fastest tier's memory of now,
+    what is kept free included; empty where CPU time or the latency of a second tier is not known.
     """
 
     needed_bytes: Annotated[tuple[Count, ...], Field(max_length=len(NEEDED_SHARES))]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -37,10 +37,14 @@ _READ = struct.Struct("=QQQ")  # value, time enabled, time running
 
 
 class Executed(NamedTuple):
-    """Instructions of a process, and how long its threads waited for memory; 0: not counted."""
+    """Instructions of a process, how long its threads waited for memory, and ran meanwhile.
+
+    0 where not counted.
+    """
 
     instructions: int = 0
     stalled_ns: int = 0
+    ran_ns: int = 0
 
 
 class InstructionCounter:
@@ -68,6 +72,9 @@ class InstructionCounter:
     def moved_bytes(self) -> Sequence[tuple[int, int]]:
         """Return what the memory of each node has read and written; empty where not counted."""
         return ()
+
+    def stop(self, processes: Iterable[ProcessId]) -> None:
+        """Count these processes no longer."""
 
     def close(self) -> None:
         """Stop counting and free all resources; may be called twice."""
@@ -139,13 +146,22 @@ class PerfInstructions(InstructionCounter):
 
     def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, Executed]:
         """Return counts, including those of processes that have ended."""
-        return {
-            process: Executed(
+        found = {}
+        for process, fds in self._opened.items():
+            waits = self._waits[process]
+            stalled = list(map(_stalled_ns, waits[::2], waits[1::2]))
+            found[process] = Executed(
                 sum(_read(fd)[0] for fd in fds),
-                sum(map(_stalled_ns, self._waits[process][::2], self._waits[process][1::2])),
+                sum(waited_ns for waited_ns, _ in stalled),
+                sum(ran_ns for _, ran_ns in stalled),
             )
-            for process, fds in self._opened.items()
-        }
+        return found
+
+    def stop(self, processes: Iterable[ProcessId]) -> None:
+        """Close the events of these processes."""
+        for process in processes:
+            for kept in (self._opened, self._waits):
+                self._close({process: kept.pop(process, [])})
 
     def close(self) -> None:
         """Close all events."""
@@ -167,9 +183,9 @@ def _read(fd: int) -> tuple[int, int]:
     return (value if counted else value * enabled_ns // running_ns), enabled_ns
 
 
-def _stalled_ns(cycles_fd: int, stalls_fd: int) -> int:
+def _stalled_ns(cycles_fd: int, stalls_fd: int) -> tuple[int, int]:
     cycles, ran_ns = _read(cycles_fd)
-    return min(_read(stalls_fd)[0], cycles) * ran_ns // max(cycles, 1)
+    return min(_read(stalls_fd)[0], cycles) * ran_ns // max(cycles, 1), ran_ns
 
 
 def instruction_events(sysfs: Path = SYSFS) -> tuple[PerfEvent, ...]:
@@ -217,14 +233,18 @@ class EmulatedInstructions(InstructionCounter):
         self._memory = memory
         self._proc = proc
         self._ran: dict[int, int] = {}
-        self._counts: dict[ProcessId, tuple[int, int]] = {}
+        self._counts: dict[ProcessId, tuple[int, int, int]] = {}
         self.start(())
 
-    def _now(self) -> list[tuple[int, int]]:
-        """Return instructions and ps of waits of each CPU."""
+    def _now(self) -> list[tuple[int, int, int]]:
+        """Return instructions, and ps of waits and of run time, of each CPU."""
         memory = self._memory
         return [
-            (memory.vcpu_word(n, "instructions"), memory.vcpu_sum(n, "stall_ps"))
+            (
+                memory.vcpu_word(n, "instructions"),
+                memory.vcpu_sum(n, "stall_ps"),
+                memory.vcpu_word(n, "busy_ps"),
+            )
             for n in range(memory.vcpus)
         ]
 
@@ -252,25 +272,34 @@ class EmulatedInstructions(InstructionCounter):
         """Return counts of all processes seen so far."""
         executed = self._now()
         did = [
-            (n - n0, ps - ps0) for (n, ps), (n0, ps0) in zip(executed, self._executed, strict=True)
+            tuple(now - then for now, then in zip(*pair, strict=True))
+            for pair in zip(executed, self._executed, strict=True)
         ]
         self._executed = executed
         of_cpu = [0] * len(did)
         shares: list[tuple[ProcessId, int, int]] = []
         for process, times in threads.items():
-            self._counts.setdefault(process, (0, 0))
+            self._counts.setdefault(process, (0, 0, 0))
             for cpu, ran_ns in self._since(times):
                 of_cpu[cpu] += ran_ns
                 shares.append((process, cpu, ran_ns))
         for cpu, ran_ns in self._since(thread_times(os.getpid(), self._proc) or {}):
             of_cpu[cpu] += ran_ns
         for process, cpu, ran_ns in shares:
-            executed_before, stalled_ps = self._counts[process]
-            self._counts[process] = (
-                executed_before + did[cpu][0] * ran_ns // of_cpu[cpu],
-                stalled_ps + did[cpu][1] * ran_ns // of_cpu[cpu],
+            instructions, stalled_ps, busy_ps = (
+                before + more * ran_ns // of_cpu[cpu]
+                for before, more in zip(self._counts[process], did[cpu], strict=True)
             )
-        return {each: Executed(n, ps // 1000) for each, (n, ps) in self._counts.items()}
+            self._counts[process] = (instructions, stalled_ps, busy_ps)
+        return {
+            each: Executed(n, stalled_ps // 1000, busy_ps // 1000)
+            for each, (n, stalled_ps, busy_ps) in self._counts.items()
+        }
+
+    def stop(self, processes: Iterable[ProcessId]) -> None:
+        """Forget these processes."""
+        for process in processes:
+            self._counts.pop(process, None)
 
     def _since(self, times: ThreadTimes) -> list[tuple[int, int]]:
         """Return CPU and run time of each thread that has run since the last call."""

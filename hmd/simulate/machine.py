@@ -43,6 +43,7 @@ from hmd.linux.mappings import Mappings, anonymous_mappings
 from hmd.linux.page_calls import MoveFlags
 from hmd.linux.procfs import ProcessId, ProcessStat
 from hmd.linux.topology import Node, NodeMemory, Topology
+from hmd.sample.instruction_counts import Executed
 from hmd.sample.periods import RecordCost
 
 _ROWS = 1 << 16
@@ -325,6 +326,13 @@ class SimulatedMachine:
     def program_s(self) -> float:
         """How long the program has run: its CPU was busy, or it slept at an unmapped page."""
         return (self._model.counters(_PROGRAM_CPU).busy_ps + self._slept_ps) * _S_PER_PS
+
+    @property
+    def executed(self) -> Executed:
+        """What the program has executed so far, and how long its CPU waited, as hmd counts it."""
+        counters = self._model.counters(_PROGRAM_CPU)
+        stalled_ps = sum(node.stall_ps for node in counters.nodes)
+        return Executed(counters.instructions, stalled_ps // 1000, counters.busy_ps // 1000)
 
     @property
     def misses(self) -> tuple[int, int]:

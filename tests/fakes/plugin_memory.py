@@ -82,6 +82,10 @@ class EmulatedMemory:
         """Let a vCPU have waited so long for a node in all."""
         struct.pack_into("<Q", self._map, 4096 + vcpu * 1024 + 64 + 8 * (9 + 8 * node + 7), ps)
 
+    def run(self, vcpu: int, ps: int) -> None:
+        """Let a vCPU have been busy for so long in all."""
+        struct.pack_into("<Q", self._map, 4096 + vcpu * 1024 + 64 + 8 * 5, ps)
+
     def clock(self, machine_ps: int, vcpu: int, vcpu_ps: int) -> None:
         """Set the modelled clocks of the machine and of a vCPU."""
         struct.pack_into("<Q", self._map, 192, machine_ps)

@@ -137,6 +137,7 @@ def test_waits_are_the_share_of_cycles_of_the_time_that_threads_ran() -> None:
     counter.close()
     # Every "cycle" is one of waiting, so that it waited for as long as it ran.
     assert found.stalled_ns == pytest.approx(found.instructions, rel=0.2)
+    assert found.ran_ns == pytest.approx(found.stalled_ns, rel=0.2)
 
 
 def test_waits_that_cannot_be_counted_leave_instructions() -> None:
@@ -282,10 +283,15 @@ def test_emulated_waits_are_shared_out_as_instructions_are(
     emulated.start([ProcessId(70, 1)])
     emulated_memory.wait(1, 6_000_000, 0)
     emulated_memory.wait(1, 2_000_000, 1)
+    emulated_memory.run(1, 12_000_000)
     threads.ran(70, 1, 300)
     threads.ran(71, 1, 100)
     found = emulated.read(threads.times(70, 71))
-    assert [found[ProcessId(pid, 1)].stalled_ns for pid in (70, 71)] == [6000, 2000]
+    first, second = (found[ProcessId(pid, 1)] for pid in (70, 71))
+    assert [first.stalled_ns, second.stalled_ns] == [6000, 2000]
+    assert [first.ran_ns, second.ran_ns] == [9000, 3000]
+    emulated.stop([ProcessId(71, 1)])
+    assert emulated.read(threads.times(70)) == {ProcessId(70, 1): first}
 
 
 def test_emulated_count_of_shared_cpu_is_split_by_run_time(

@@ -240,6 +240,23 @@ def test_counters_unknown_node_counted_as_no_tier(topology: Topology, tick: Tick
     assert counters.tier(nodes).tolist() == [2, 0, 2, 1, 1, 2]
 
 
+def test_counters_loads_count_for_the_share_of_latency_that_they_waited(
+    topology: Topology, tick: TickRecord
+) -> None:
+    counters = Counters(topology)
+    counters.add(tick)
+    use = counters.target_uses()["redis"]
+    # Without a latency, a load is one that missed.
+    assert use.loads.tolist() == use.accesses.tolist()
+    idle_ns = topology.latency_ns[tick.node[0]]
+    latency_ns = np.array([idle_ns / 2, 0, 0, 0, 0, 0], np.uint32)
+    counters = Counters(topology)
+    counters.add(replace(tick, batch=replace(tick.batch, latency_ns=latency_ns)))
+    use = counters.target_uses()["redis"]
+    assert use.loads.sum() * tick.tick_s == pytest.approx(tick.batch.period[0] / 2)
+    assert use.accesses.sum() > use.loads.sum()
+
+
 def test_counters_targets_over_limit_counted_as_other(topology: Topology, tick: TickRecord) -> None:
     counters = Counters(topology)
     counters.add_targets(f"t{i}" for i in range(MAX_TARGETS))

@@ -58,6 +58,13 @@ def test_daemon_hot_pages_on_slow_node_promoted(found: dict[str, Any]) -> None:
     assert found["promoted"]["moves"]["promoted_bytes"] >= process["promoted_bytes"]
 
 
+def test_daemon_waits_are_counted_by_modelled_clock(found: dict[str, Any]) -> None:
+    # By the guest's clock, which is 50 times as fast, the program hardly waits for memory.
+    runtime = found["demanding"]["targets"][0]["demand"]["runtime"]
+    # At most, it does nothing but wait: 265 ns of each load instead of 61.
+    assert 1.2 < runtime[0] <= 265 / 61
+
+
 def test_metrics_after_promotion_agree_with_status(found: dict[str, Any]) -> None:
     metrics = found["metrics"]
     flow = "hmd_moved_bytes_total from_numa_node=1 from_tier=1 to_numa_node=0 to_tier=0"

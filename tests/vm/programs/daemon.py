@@ -150,6 +150,12 @@ def hot(found: dict[str, Any]) -> bool:
     return on_node0(found) > (MIB << 20) * 3 // 4 and share > 0.75
 
 
+def demanding(found: dict[str, Any]) -> bool:
+    """Without fast memory, the program is said to take much longer."""
+    demand = found["targets"][0]["demand"]
+    return bool(demand and demand["runtime"] and demand["runtime"][0] > 1.2)
+
+
 def restarted(found: dict[str, Any]) -> bool:
     """The program is known again, and where its pages are."""
     return on_node0(found) > (MIB << 20) * 3 // 4
@@ -193,6 +199,8 @@ def main() -> None:
         began_s = time.time()
         machine.running = True
         found["promoted"] = when(hot)
+        # Its waits are counted from the first count of pages to the next.
+        found["demanding"] = when(demanding)
         for expr in scraped.DONE:
             scraped.wait_for(prometheus, expr)
         machine.running = False
