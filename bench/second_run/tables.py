@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from bench.documents.markdown import table
@@ -82,15 +83,20 @@ def _speeds(
 
 def second_run_daemon(results: Results) -> str:
     """Return speeds relative to ``benefit`` of the daemon's second runs, and of misled ones."""
-    document = results["second_run"]
-    names = ["second run", "shuffled profile", "random profile", "profile of another program"]
-    seconds: dict[tuple[str, str], dict[str, float]] = {}
-    for row in document["rows"]:
-        key = f"{row['program']}, {row['variant']}", row["ratio"]
-        seconds.setdefault(key, {})[row["policy"]] = row["seconds"]
+    names = ["second run", "third run", "shuffled profile", "random profile",
+             "profile of another program"]  # fmt: skip
+    seconds: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for row in results["second_run"]["rows"]:
+        found = seconds.setdefault((f"{row['program']}, {row['variant']}", row["ratio"]), {})
+        found.setdefault(row["policy"], {})[row["seed"]] = row["seconds"]
+
+    def speed(base: Mapping[int, float], runs: Mapping[int, float]) -> str:
+        seeds = base.keys() & runs.keys()
+        return f"{geometric_mean(base[seed] / runs[seed] for seed in seeds):.3f}"
+
     rows = [
-        [*key, f"{found['first touch'] / found['benefit']:.3f}",
-         *(f"{found['benefit'] / found[name]:.3f}" for name in names)]
-        for key, found in sorted(seconds.items())
+        [*key, speed(dict.fromkeys(of["benefit"], of["first touch"][1]), of["benefit"]),
+         *(speed(of["benefit"], of[name]) for name in names)]
+        for key, of in sorted(seconds.items())
     ]  # fmt: skip
     return table(["run", "ratio", "benefit", *names], rows, text=2)

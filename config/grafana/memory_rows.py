@@ -199,6 +199,12 @@ MOVES = [
         ),
     ),
     Panel(
+        "Saved by profiles",
+        "Stall time that moves by profiles of former runs saved, less what they cost.",
+        "s",
+        (Query("sum(hmd_profiles_saved_seconds{})", "saved"),),
+    ),
+    Panel(
         "Memory of profiles",
         "What the profiles take on disk.",
         "bytes",

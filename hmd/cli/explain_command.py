@@ -113,7 +113,8 @@ def _print(explained: dict[str, Any]) -> None:
     if (known := explained.get("former_runs")) is not None:
         print(
             f"known from {known['runs']:.1f} former runs of {known['run_s']:.3g} s, which count"
-            f" {known['trust']:.0%} in this one: hmd profile show {known['program']}"
+            f" {known['trust']:.0%} in this one, and saved it {known['saved_s']:.3g} s:"
+            f" hmd profile show {known['program']}"
         )
     rows = [
         (

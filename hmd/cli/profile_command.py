@@ -121,11 +121,13 @@ def run_show(args: argparse.Namespace) -> None:
     objects = summary(profile)
     if args.json:
         found = {"key": key, "runs": profile.runs, "run_s": profile.seconds}
+        found["saved_s"] = profile.saved_s
         print_json({**found, "objects": [one._asdict() for one in objects]})
         return
     print(
         f"{key}: {profile.runs:.1f} runs, of which older ones count less;"
-        f" a run takes {format_seconds(profile.seconds)}"
+        f" a run takes {format_seconds(profile.seconds)};"
+        f" moves by the profile saved {profile.saved_s:.3g} s, less what they cost"
     )
     pictures = ("from its first byte to its last", "from the begin of a run to its end")
     rows = [

@@ -139,10 +139,12 @@ def profile_state(profiles: Mapping[str, Any]) -> list[str]:
         return [f"nothing is learned of programs: {profiles['stopped']}"]
     if not profiles.get("count") and not profiles.get("refused"):
         return []
+    saved_s = profiles.get("saved_s", 0.0)
+    saved = f"; moves by profiles {'saved' if saved_s > 0 else 'cost'} {abs(saved_s):.3g} s"
     refused = f", {profiles['refused']} refused (see the log)" if profiles["refused"] else ""
     return [
         f"programs known from former runs: {profiles['count']}; processes that run one:"
-        f" {profiles['processes']}{refused}"
+        f" {profiles['processes']}{refused}{saved if saved_s else ''}"
     ]
 
 

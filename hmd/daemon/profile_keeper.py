@@ -15,7 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -142,6 +142,7 @@ class ProfileKeeper:
         self._runs: dict[ProcessId, _Run] = {}
         self._found: deque[tuple[ProcessId, _Run, str | None, Profile | None]] = deque()
         self._refused = self._kept = self._kept_bytes = 0
+        self._saved_s = 0.0
 
     def configure(self, store: ProfileStore | None, save_s: float) -> None:
         """Use a folder from now on, None for none: nothing is learned then."""
@@ -169,6 +170,7 @@ class ProfileKeeper:
             count=self._kept,
             bytes=self._kept_bytes,
             processes=len(self.priors),
+            saved_s=self._saved_s + sum(prior.saved_s for prior in self.priors.values()),
             refused=self._refused,
             stopped=STOPPED if self._worker.stopped else "",
         )
@@ -179,7 +181,7 @@ class ProfileKeeper:
             return
         self._worker.check()
         for process in self._runs.keys() - learning.keys():
-            self._save(self._runs.pop(process))
+            self._end(process)
         while self._found:
             self._adopt(*self._found.popleft())
         for process, target in learning.items():
@@ -187,7 +189,7 @@ class ProfileKeeper:
             if run is not None and now_s - run.looked_s >= LOOK_S:
                 run.looked_s = now_s
                 if run.target != target or program_path(process, self._proc) != run.path:
-                    self._save(self._runs.pop(process))
+                    self._end(process)
                     run = None
             if run is None and len(self._runs) < MAX_RUNS and not self._worker.stopped:
                 self._begin(process, target, now_s)
@@ -226,6 +228,7 @@ class ProfileKeeper:
             "run_s": profile.seconds,
             "objects": len(profile.objects),
             "trust": run.prior.trust,
+            "saved_s": run.prior.saved_s,
         }
 
     def close(self) -> None:
@@ -235,9 +238,13 @@ class ProfileKeeper:
             self._log.warn(f"{STOPPED}: what was learned since the last time is lost")
 
     def _forget_all(self) -> None:
-        for run in self._runs.values():
-            self._save(run)
-        self._runs.clear()
+        for process in list(self._runs):
+            self._end(process)
+
+    def _end(self, process: ProcessId) -> None:
+        run = self._runs.pop(process)
+        self._saved_s += run.prior.saved_s if run.prior is not None else 0.0
+        self._save(run)
 
     def _begin(self, process: ProcessId, target: str, now_s: float) -> None:
         path, store = program_path(process, self._proc), self._store
@@ -288,6 +295,8 @@ class ProfileKeeper:
         learned = learner.finish() if learner is not None and run.key else None
         if store is None or learned is None or self._worker.stopped:
             return
+        if run.prior is not None:
+            learned = replace(learned, saved_s=run.prior.saved_s)
 
         def write() -> None:
             run.written = store.add_run(run.key, learned, run.former, run.written)

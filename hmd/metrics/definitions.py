@@ -193,6 +193,8 @@ gauge hmd_profiles_bytes = profiles.bytes
     Bytes of these profiles.
 gauge hmd_profiled_processes = profiles.processes
     Processes that are planned for with a profile of their program's former runs.
+gauge hmd_profiles_saved_seconds = profiles.saved_s
+    Stall time that moves by profiles have saved, less what they cost, since the daemon began.
 counter hmd_profiles_refused = profiles.refused []
     Profiles that could not be read or written, or were damaged or not trusted; the log has each.
 counter hmd_predicted_saving_seconds = savings.predicted_saved_s

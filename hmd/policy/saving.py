@@ -223,12 +223,14 @@ class SavingsLedger:
         shares: list[float] = (served / max(float(served.sum()), _MIN_SAMPLES)).tolist()
         return shares
 
-    def promote_paying(self, tier: int, latency: Values, nodes: Nodes, max_share: float) -> int:
-        """Select the pages whose promotion to a tier pays; return how many.
+    def promote_paying(
+        self, tier: int, latency: Values, room: int, max_share: float, max_pages: float = np.inf
+    ) -> int:
+        """Select the pages whose promotion to a tier with ``room`` pays; return how many.
 
         They are promoted in falling order of what they save, and resident pages demoted in rising
         order of what they lose, until the promoted pages have the share ``max_share`` of all
-        accesses.
+        accesses, or are ``max_pages``.
         """
         values, rows = self._values, len(self.wanted)
         number, real = np.empty((2, rows), np.int64), np.empty((2, rows))
@@ -238,6 +240,7 @@ class SavingsLedger:
         row, gain = found.promotable[order], found.gain[order]
         share = np.cumsum(values.served[row])
         fit = np.searchsorted(share, max_share * self._all_served, side="right")
+        fit = min(fit, np.searchsorted(np.cumsum(values.size[row]), max_pages, side="right"))
         row, gain = row[:fit], gain[:fit]
         displaced = found.resident[:resident]
         promoted, demoted = paying_pairs(
@@ -245,7 +248,7 @@ class SavingsLedger:
             values.size[row],
             found.loss[:resident],
             values.size[displaced],
-            int(nodes.by_tier(nodes.room)[tier]),
+            room,
         )
         promoted, demoted = row[promoted], displaced[demoted]
         self.wanted[promoted] = tier

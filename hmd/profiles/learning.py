@@ -150,8 +150,9 @@ def merge(former: Profile | None, run: Profile) -> Profile:
     counts = np.concatenate(parts, axis=1).astype(np.float32)
     seconds = run.seconds + _KEEP * (former.seconds - run.seconds) / (1 + _KEEP)
     return replace(
-        run, objects=tuple(objects), counts=counts, runs=1 + _KEEP * former.runs, seconds=seconds
-    )
+        run, objects=tuple(objects), counts=counts, runs=1 + _KEEP * former.runs, seconds=seconds,
+        saved_s=run.saved_s + _KEEP * former.saved_s,
+    )  # fmt: skip
 
 
 def _of_phases(counts: Floats, phases: int) -> Floats:

@@ -4,8 +4,8 @@
 A process with a profile has one ``ProfilePrior``. In each tick it learns from the samples, by
 blocks of the profile: how likely they were by the profile, held to be exact to several degrees, and
 by this run's own counts alone. The likelier a degree has made the samples of the last ticks, the
-more it counts in the rates that moves have to pay by: from a weight of a half on, which no profile
-has before the first sample. Where it does not pay: docs/lab/2026-11-second-run.md.
+more it counts in the rates that its moves (:mod:`hmd.policy.former_runs`) have to pay by: from a
+weight of a half on, which no profile has before the first sample.
 
 To a profile of strength S a page's rate has a Gamma distribution whose mean is the profile's rate,
 and which is worth S samples: it is combined with the page's own as those of two runs would be.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 STRENGTHS: Final = np.array([1.0, 4.0])
 """Samples that a page of the profile is worth; what is not the profile's has none."""
+
+START_SHARE: Final = 0.001
+"""Share of a run's time that moves by its profile may cost before any have saved time."""
+FORMER_SHARE: Final = 0.02
+"""The same, of what they saved in former runs: the most that a program that has changed loses."""
 
 # What is left of this run's counts a tick later.
 _RETENTION: Final = 0.9
@@ -48,7 +53,7 @@ _UNIFORM: Final = 0.02
 _SMOOTH: Final = 1.0
 # Samples that a phase of the profile has beside those counted, by the mean of all phases.
 _PHASE_SMOOTH: Final = 100.0
-# Ticks for which moves by the profile pay.
+# Most ticks for which moves by the profile pay.
 _HORIZON_TICKS: Final = 64.0
 # Part of the belief that a run may be in any phase when it begins, and after each tick.
 _ANYWHERE: Final = 0.2
@@ -62,17 +67,6 @@ Addresses = npt.NDArray[np.uint64]
 Blocks = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 Rates = npt.NDArray[np.float32]
-
-
-class Expected(NamedTuple):
-    """Rates of the rows of a view, in accesses per second, samples behind them, and horizons.
-
-    ``rate`` and ``support`` have shape ``(n,)``, ``horizon_ticks`` ``(processes,)``.
-    """
-
-    rate: Rates
-    support: Rates
-    horizon_ticks: Values
 
 
 class ProfilePrior:
@@ -91,6 +85,8 @@ class ProfilePrior:
         self._belief = np.full(phases, _ANYWHERE / phases)
         self._belief[0] += 1.0 - _ANYWHERE
         self._step = 1.0
+        self.saved_s = 0.0
+        """What moves by the profile have saved in this run, less what they cost."""
         # By block: this run's counts, and resident pages.
         self._own, self._pages = np.zeros(blocks), np.zeros(blocks)
         strengths = len(STRENGTHS)
@@ -128,6 +124,18 @@ class ProfilePrior:
         count = np.append(np.diff(self._first), 1)[partner]
         block = self._first[partner] + np.minimum((place * count).astype(np.int64), count - 1)
         return np.where(partner >= 0, block, -1)
+
+    @property
+    def credit_s(self) -> float:
+        """Seconds that moves by the profile may cost now."""
+        former_s = min(self.profile.saved_s, FORMER_SHARE * self.profile.seconds)
+        return START_SHARE * self.profile.seconds + former_s + self.saved_s
+
+    @property
+    def horizon_ticks(self) -> float:
+        """Ticks for which moves by the profile pay: those that former runs had left."""
+        left = float(self._belief @ np.arange(len(self._belief), 0, -1)) / self._step
+        return min(left, _HORIZON_TICKS)
 
     def advance(self, seconds: float) -> None:
         """Let so much of the run pass: a part of its phases, at up to twice the former pace."""
@@ -202,18 +210,15 @@ def _smoothed(profile: Profile) -> Values:
 
 
 def expect(
-    pages: PageView,
-    priors: Mapping[ProcessId, ProfilePrior],
-    rate: Rates,
-    horizon_ticks: Values,
-    tick_s: float,
-) -> Expected:
-    """Return what is expected of the rows of a view; the first call of a tick learns.
+    pages: PageView, priors: Mapping[ProcessId, ProfilePrior], tick_s: float, earned_s: Values
+) -> tuple[Rates, Rates, Values]:
+    """Return what former runs say of the rows of a view; the first call of a tick learns.
 
-    ``rate`` is what this run's samples alone say, ``horizon_ticks`` for how long.
+    Accesses per second and samples behind them, ``(n,)``, and for how many ticks, by process: 0
+    where nothing may be used. ``earned_s`` is what their moves saved in the last tick.
     """
-    rate, support = rate.copy(), pages.effective_samples.copy()
-    horizon_ticks = horizon_ticks.copy()
+    rate, support = pages.rate.copy(), pages.effective_samples.copy()
+    horizon_ticks = np.zeros(len(pages.processes))
     process, address = pages.process, pages.address
     for slot, known in enumerate(pages.processes):
         prior = priors.get(known)
@@ -227,12 +232,13 @@ def expect(
         size = pages.size[rows].astype(np.float64)
         if prior.tick != pages.tick:
             prior.tick = pages.tick
+            prior.saved_s += float(earned_s[slot])
             found = np.bincount(block, size, len(prior.profile.counts[0]))
             resident = np.asarray(found, np.float64)
             prior.advance(tick_s)
             prior.learn(resident, *pages.samples_of(slot))
         weights = prior.weights
-        if weights[0] > _NO_TRUST:
+        if weights[0] > _NO_TRUST or prior.credit_s <= 0.0:
             continue
         relative = prior.relative_rates(prior.ahead())[block]
         own, samples = rate[rows].astype(np.float64), support[rows].astype(np.float64)
@@ -245,5 +251,5 @@ def expect(
                 mixed += weight * post
         rate[rows] = mixed
         support[rows] += float(weights[1:] @ STRENGTHS)
-        horizon_ticks[slot] = max(horizon_ticks[slot], prior.trust * _HORIZON_TICKS)
-    return Expected(rate, support, horizon_ticks)
+        horizon_ticks[slot] = prior.horizon_ticks
+    return rate, support, horizon_ticks

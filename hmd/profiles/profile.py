@@ -24,14 +24,14 @@ from hmd.base.errors import HmdError
 from hmd.linux.mappings import MappingKind
 from hmd.profiles.objects import MAX_OBJECTS, NAME_BYTES, ObjectKey
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_BYTES: Final = 256 << 10
 MAX_BLOCKS: Final = 2048
 MAX_PHASES: Final = 64
 
 _MAGIC: Final = b"hmd-prof"
-# Magic, version, objects, blocks, phases, runs, seconds.
-_HEADER: Final = struct.Struct("<8sIIIIdd")
+# Magic, version, objects, blocks, phases, runs, seconds, seconds saved.
+_HEADER: Final = struct.Struct("<8sIIIIddd")
 _CHECKSUM: Final = struct.Struct("<I")
 _OBJECT: Final = np.dtype(
     [("kind", "u1"), ("name", f"S{NAME_BYTES}"), ("size_bytes", "<f8"), ("blocks", "<u4")]
@@ -70,13 +70,15 @@ class Profile:
     """What is known of a program.
 
     ``counts``, shape ``(phases, blocks)``, are samples, of objects one after the other. ``runs``
-    counts the runs behind it, older ones less; ``seconds`` is how long a run takes.
+    counts the runs behind it, older ones less; ``seconds`` is how long a run takes, ``saved_s``
+    what moves by the profile have saved, less what they cost, older ones less.
     """
 
     objects: tuple[ProfileObject, ...]
     counts: Counts
     runs: float
     seconds: float
+    saved_s: float = 0.0
 
     @property
     def first_block(self) -> npt.NDArray[np.int64]:
@@ -98,7 +100,8 @@ class Profile:
         table = np.array(
             [(key.kind, key.name.encode(), *rest) for key, *rest in self.objects], _OBJECT
         )
-        header = _HEADER.pack(_MAGIC, VERSION, len(table), blocks, phases, self.runs, self.seconds)
+        spent = self.runs, self.seconds, self.saved_s
+        header = _HEADER.pack(_MAGIC, VERSION, len(table), blocks, phases, *spent)
         body = header + table.tobytes() + _levels(self.counts).tobytes()
         return body + _CHECKSUM.pack(zlib.crc32(body))
 
@@ -114,7 +117,7 @@ class Profile:
     def _checked(cls, data: bytes) -> Profile:
         if not _HEADER.size + _CHECKSUM.size <= len(data) <= MAX_BYTES:
             raise ValueError(f"{len(data)} bytes")
-        magic, version, objects, blocks, phases, runs, seconds = _HEADER.unpack_from(data)
+        magic, version, objects, blocks, phases, runs, seconds, saved_s = _HEADER.unpack_from(data)
         if magic != _MAGIC:
             raise ValueError("another kind of file")
         if version != VERSION:
@@ -132,6 +135,7 @@ class Profile:
             (1 <= blocks <= MAX_BLOCKS, "blocks"),
             (1 <= phases <= MAX_PHASES, "phases"),
             (0.0 < runs <= _MOST_SECONDS and 0.0 <= seconds <= _MOST_SECONDS, "runs"),
+            (abs(saved_s) <= _MOST_SECONDS, "savings"),
             (int(table["blocks"].astype(np.int64).sum()) == blocks, "blocks of objects"),
             (bool((table["blocks"] >= 1).all()), "blocks of an object"),
             (bool((table["kind"] <= max(MappingKind)).all()), "kinds"),
@@ -151,7 +155,7 @@ class Profile:
             for one in table
         )  # fmt: skip
         levels = np.frombuffer(data, np.uint8, blocks * phases, at).reshape(phases, blocks)
-        return cls(found, _counts(levels), float(runs), float(seconds))
+        return cls(found, _counts(levels), float(runs), float(seconds), float(saved_s))
 
 
 def summary(profile: Profile) -> list[ObjectSummary]:

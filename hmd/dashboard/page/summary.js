@@ -56,6 +56,8 @@ export function showKeys(state) {
     ["Samples", count(status.sampler.samples), `${count(status.sampler.lost)} lost`],
     ["The daemon itself", `${((status.cpu_s / Math.max(status.uptime_s, 1)) * 100).toFixed(1)} % CPU`, bytes(status.resident_bytes)],
   ];
+  if (status.profiles.processes || status.profiles.saved_s)
+    figures.push(["Saved by profiles", seconds(status.profiles.saved_s), `of former runs; ${count(status.profiles.processes)} processes have one`]);
   $("keys").replaceChildren(...figures.map(([name, value, more]) =>
     el("div", {}, el("dt", {}, name), el("dd", { class: "value" }, value), el("dd", { class: "more" }, more))));
 }

@@ -24,6 +24,7 @@ from pydantic import Field
 
 from hmd.base.units import MOVE_NS
 from hmd.policy.builtin.histogram import Histogram, HistogramSettings
+from hmd.policy.former_runs import FormerRunMoves
 from hmd.policy.horizon import Cohorts, Persistence
 from hmd.policy.latency import BandwidthBalance, loaded_latency_ns, parallelism
 from hmd.policy.long_run import LongRun
@@ -32,7 +33,6 @@ from hmd.policy.plan import MachineView, Plan
 from hmd.policy.planning import build_plan
 from hmd.policy.saving import MoveTerms, SavingsLedger, ValueColumns, Values
 from hmd.policy.settings import HeadroomSettings, PolicyInfo, Search
-from hmd.profiles.prior import expect
 
 if TYPE_CHECKING:
     from hmd.heat.view import PageView
@@ -80,7 +80,7 @@ class Benefit:
         self.settings = settings or BenefitSettings()
         cohorts = Cohorts()
         self.long_run, self.persistence = LongRun(cohorts), Persistence(cohorts)
-        self._balance = BandwidthBalance()
+        self._balance, self._former = BandwidthBalance(), FormerRunMoves()
         kept = HistogramSettings(
             headroom=self.settings.headroom, headroom_min=self.settings.headroom_min
         )
@@ -115,28 +115,27 @@ class Benefit:
         rate = self.long_run.mix_rates(pages)
         ticks = self.persistence.horizons(pages)
         rate = self.expected_rates(pages, rate, ticks)
-        support = None
-        if machine.priors:
-            rate, support, ticks = expect(pages, machine.priors, rate, ticks, machine.tick_s)
         # Until they have moved, pages save nothing.
         horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, _MIN_HORIZON_S)
-        seconds = horizon_s / parallelism(pages, machine)
+        overlap = parallelism(pages, machine)
         terms = MoveTerms(settings.move_ns, settings.confidence, settings.samples_min)
         columns = self.value_columns(pages, machine, rate, horizon_s)
-        if support is not None:
-            columns = columns._replace(support=support)
-        ledger = SavingsLedger(pages, columns, terms, seconds)
+        ledger = SavingsLedger(pages, columns, terms, horizon_s / overlap)
         latency = loaded_latency_ns(pages, machine.topology, nodes)
-        moves = 0
+        moves, room = 0, nodes.by_tier(nodes.room)
         for tier, share in enumerate(ledger.tier_shares(nodes)[:-1]):
             limit = self._balance.max_share(tier, share, latency[tier], latency[tier + 1])
             more = limit - share if limit < 1 else _NO_LIMIT
-            moves += ledger.promote_paying(tier, latency, nodes, more)
+            moves += ledger.promote_paying(tier, latency, int(room[tier]), more)
             moves += ledger.demote_for_bandwidth(tier, latency, share - limit)
         self.persistence.follow_hottest(pages, ledger.competing_rows(), rate)
+        request = ledger.request()
+        if machine.priors:
+            found = request, pages, machine, terms, latency, overlap
+            moves += self._former.add(*found, int(room[0]))
         if not moves and not nodes.relieve[:-1].any() and nodes.limits is None:
             return Plan.empty(pages.processes)
-        return build_plan(pages, nodes, ledger.request(), machine.budget_bytes)
+        return build_plan(pages, nodes, request, machine.budget_bytes)
 
 
 POLICY = PolicyInfo(
