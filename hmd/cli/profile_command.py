@@ -127,7 +127,7 @@ def run_show(args: argparse.Namespace) -> None:
     print(
         f"{key}: {profile.runs:.1f} runs, of which older ones count less;"
         f" a run takes {format_seconds(profile.seconds)};"
-        f" moves by the profile saved {profile.saved_s:.3g} s, less what they cost"
+        f" moves by it saved {profile.saved_s:.3g} s, less what they cost"
     )
     pictures = ("from its first byte to its last", "from the begin of a run to its end")
     rows = [

@@ -396,6 +396,8 @@ def test_profiles_are_named_once_there_are_any_or_none_can_be_read() -> None:
     assert line == "programs known from former runs: 3; processes that run one: 2"
     (line,) = profile_state({**known, "refused": 1})
     assert line.endswith(", 1 refused (see the log)")
+    (line,) = profile_state({**known, "saved_s": -1.5})
+    assert line.endswith("; moves by profiles cost 1.5 s")
     (line,) = profile_state({**known, "stopped": "it does not answer"})
     assert line == "nothing is learned of programs: it does not answer"
     assert not profile_state({**known, "count": 0})

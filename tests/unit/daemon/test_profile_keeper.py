@@ -109,6 +109,8 @@ def test_second_run_is_known_from_the_first(ticks: Ticks) -> None:
         assert known["program"] == stored.key
         assert known["runs"] == 1.0
         assert 0 <= known["trust"] <= 1
+        prior.saved_s = 0.25  # as moves by the profile would have
+        assert ticks.keeper.status.saved_s == 0.25
         status = ticks.keeper.status
         assert (status.count, status.processes, status.refused) == (1, 1, 0)
         assert status.bytes == stored.size_bytes
@@ -116,6 +118,7 @@ def test_second_run_is_known_from_the_first(ticks: Ticks) -> None:
     loaded = ticks.store.load(stored.key)
     assert loaded is not None
     assert loaded.runs > 1.0
+    assert loaded.saved_s == ticks.keeper.status.saved_s == 0.25
 
 
 def test_running_process_is_saved_at_intervals_as_one_run(tmp_path: Path) -> None:
