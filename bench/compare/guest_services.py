@@ -164,7 +164,8 @@ def configuration(
     ``settings`` are those of the policy that differ from its defaults, ``metrics`` an address.
     """
     far = {} if pace.pageout_s is None else {"pageout": f"{pace.pageout_s}s"}
-    held = {} if pace.pageout_pressure is None else {"pageout_pressure": pace.pageout_pressure}
+    pressure = pace.pageout_pressure
+    held = {} if pressure is None else {"pageout_pressure": f"{pressure:.0%}"}
     learning = {"learn": True, "profiles": {"directory": pace.profiles}} if pace.profiles else {}
     return learning | {
         "tick": f"{pace.tick_s}s",
