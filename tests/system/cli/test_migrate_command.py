@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +114,35 @@ def test_migrate_without_permission_names_the_capability(child: int) -> None:
         f"hmd: no permission to move the memory of process {child}: "
         "run as root or with CAP_SYS_PTRACE\n"
     )
+
+
+REFUSING = """
+import os, seccomp, sys
+rules = seccomp.SyscallFilter(seccomp.ALLOW)
+rules.add_rule(seccomp.ERRNO(int(sys.argv[1])), sys.argv[2])
+rules.load()
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Runs a command as container runtimes do, with a call refused; for Debian's python3-seccomp."""
+
+
+def refusing(number: int, call: str, *words: str) -> subprocess.CompletedProcess[str]:
+    hmd = (sys.executable, "-m", "hmd", *words)
+    command = ["/usr/bin/python3", "-c", REFUSING, str(number), call, *hmd]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS])
+def test_migrate_where_seccomp_refuses_the_call_is_not_nothing_to_move(
+    number: int, child: int
+) -> None:
+    done = refusing(number, "move_pages", "migrate", "--pid", str(child), "--to", "0")
+    assert done.returncode == Exit.NOT_PERMITTED, done.stderr
+    assert f"move_pages(2) is refused: {errno.errorcode[number]}: in a container" in done.stderr
+
+
+def test_recording_where_seccomp_refuses_events_names_the_profile(tmp_path: Path) -> None:
+    words = ("record", "--sampler", "faults", "-o", str(tmp_path / "t"), "--", "true")
+    done = refusing(errno.EPERM, "perf_event_open", *words)
+    assert done.returncode == Exit.NOT_PERMITTED, done.stderr
+    assert "in a container, allow perf_event_open in the seccomp profile" in done.stderr

@@ -124,6 +124,29 @@ def test_match_names_the_cgroup_whose_limits_hold(
             process.wait()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "targets: there are none: hmd has nothing to do"),
+        (
+            "targets: [{name: a, exe: [a, b], fast_min: 500TiB}]",
+            "500TiB of the fastest tier, which",
+        ),
+        (
+            "targets: [{name: a, exe: [a, b]}]",
+            "targets[0]: matches nothing now: no process has exe",
+        ),
+    ],
+)
+def test_check_warns_of_what_has_no_effect_here(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "hmd.yaml"
+    file.write_text(text)
+    assert main(["config", "check", str(file)]) == Exit.OK
+    assert said in capsys.readouterr().err
+
+
 def test_check_of_the_machine_refuses_what_does_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -192,4 +192,6 @@ def test_page_pasted_as_it_stands(page: str, terminals: tuple[Terminal, Terminal
         code, said = first.interrupt()
         assert code == 0, f"{running}: {code}\n{said}"
         assert "Traceback" not in said
+        assert "pages stay where they are" in said
+        assert "0 processes" not in shown
         assert re.search(r"redis-server +\d+ ", shown), shown

@@ -89,6 +89,12 @@ def test_shell_tab_completes_commands_options_choices_and_files(
         keys.wait(r"ets\.yaml")
         keys.press("\x15hmd run --config targ\t")
         keys.wait(r"ets\.yaml")
+        keys.press("\x15hmd policy show histo\t")
+        keys.wait("gram")
+        keys.press("\x15hmd simulate x --policy histo\t")
+        keys.wait("gram")
+        keys.press("\x15hmd drain \t")
+        keys.wait("0")
 
 
 def test_fish_completes_commands_options_choices_and_files(share: Path, tmp_path: Path) -> None:
@@ -114,3 +120,5 @@ def test_fish_completes_commands_options_choices_and_files(share: Path, tmp_path
     assert completed("hmd run --log-level warn") == ["warning"]
     assert completed("hmd config check targ") == ["targets.yaml"]
     assert completed("hmd run --config targ") == ["targets.yaml"]
+    assert completed("hmd policy show histo") == ["histogram"]
+    assert "0" in completed("hmd drain ")

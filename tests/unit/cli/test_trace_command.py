@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from hmd.base.errors import Exit
 from hmd.cli.main import main
@@ -84,6 +85,16 @@ def test_trace_import_info_says_source_levels_and_error(imported: str, capsys: C
     info = json.loads(capsys.readouterr().out)
     assert (info["source"], info["levels"]) == ("perf.data", {"memory": 300, "L1": 3})
     assert info["sampling"]["samples_per_page"] == 3
+
+
+def test_cells_of_one_sample_are_seen_in_the_heat_map(imported: str, tmp_path: Path) -> None:
+    picture = tmp_path / "x.png"
+    assert main(["trace", "heatmap", imported, "-o", str(picture)]) == Exit.OK
+    drawn = imread(picture)[..., :3]
+    height, width = drawn.shape[:2]
+    inner = drawn[height // 4 : 3 * height // 4, width // 4 : width // 2]
+    ground = np.median(inner, axis=(0, 1))
+    assert (np.abs(inner - ground).max(axis=2) > 0.3).mean() > 1e-4
 
 
 def test_trace_import_drawn_estimated_and_simulated(

@@ -87,3 +87,11 @@ def test_side_by_side_without_instruction_counts_cut_by_accesses(trace_of: Trace
     assert runs.cut_by is CutBy.ACCESSES
     assert runs.slow.ns.tolist() == [20e6, 10e6]
     assert runs.fast.ns.tolist() == [12e6, 2e6]
+
+
+def test_time_that_samples_took_is_left_out(slow_run: Trace, fast_run: Trace) -> None:
+    took_ns = 4250.0
+    dear = replace(slow_run, about={**slow_run.about, "record_ns": took_ns})
+    without = side_by_side(slow_run, fast_run).slow.ns.sum()
+    left = side_by_side(dear, fast_run).slow.ns.sum()
+    assert without - left == pytest.approx(len(slow_run.samples) * took_ns)

@@ -26,6 +26,11 @@ def test_trace_written_and_read_is_same(tmp_path: Path) -> None:
         assert np.array_equal(getattr(found, column), getattr(trace, column))
 
 
+def test_trace_is_written_to_the_named_file(tmp_path: Path) -> None:
+    write_trace(step(), tmp_path / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
