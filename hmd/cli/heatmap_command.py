@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``hmd heatmap``: a plot of heat and tier of a process's memory over the last minutes."""
+"""``hmd heatmap``: heat and tier of a process's memory over the last minutes, drawn or as text."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import argparse
 from typing import Any
 
 from hmd.base.errors import TargetError
-from hmd.cli.output import print_json_line
+from hmd.cli.output import print_heat, print_json_line
 from hmd.control.client import ask
 
 DESCRIPTION = """\
-Draw the heat and the tier of each part of a process's memory during the last ticks.
+Show the heat of each part of a process's memory during the last ticks: as text, or as a picture
+with its tier.
 
 The daemon keeps 300 ticks of its largest processes. Pictures need matplotlib (extra plot).
 """
 
 EXAMPLES = """\
 examples:
+  hmd heatmap --pid 4711                 time on x, addresses on y; @ is hottest
   hmd heatmap --pid 4711 -o redis.png    time on x, addresses on y; above heat, below tier
   hmd heatmap --json                     the data, for other programs
 """
@@ -25,11 +27,9 @@ examples:
 OPTIONS = """\
 --socket
 --pid PID            the process (default: the only one, with --json all)
-| -o, --output FILE  a .png, .svg or .pdf
+| -o, --output FILE  draw a .png, .svg or .pdf
 | --json             print JSON: seconds, bins of at most 2 MiB, pages by tier
 """
-
-REQUIRED = ("|",)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -38,10 +38,16 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json_line(document if args.pid is None else _of_process(document, args.pid))
         return
+    pid = args.pid if args.pid is not None else _only_pid(document)
+    if args.output is None:
+        from hmd.metrics.heat_map import grid
+
+        seen = grid(document, pid)
+        print_heat(seen.heat, seen.address, f"{seen.seconds[-1] - seen.seconds[0]:.0f} s")
+        return
     from hmd.cli.plots import check_picture, draw_heatmap
 
     check_picture(args.output, "or use --json")
-    pid = args.pid if args.pid is not None else _only_pid(document)
     draw_heatmap(document, pid, args.output)
     print(f"wrote {args.output}")
 

@@ -203,7 +203,8 @@ def _add_arguments(parser: argparse.ArgumentParser, command: Any) -> None:
         family = parser.add_subparsers(metavar="|".join(actions), required=True)
         for name, (summary, options) in actions.items():
             run = getattr(command, f"run_{name}")
-            add_action(family, name, summary, run, options, required, **types)
+            needed = required.get(name, ()) if required else ()
+            add_action(family, name, summary, run, options, needed, **types)
     else:
         add_options(parser, command.OPTIONS, required, **types)
         parser.set_defaults(func=command.run)

@@ -23,6 +23,8 @@ from hmd.base.atomic_file import write_finished
 if TYPE_CHECKING:
     import argparse
 
+    import numpy as np
+    import numpy.typing as npt
     from rich.console import Console
     from rich.table import Table
 
@@ -198,6 +200,26 @@ def print_table(
 ) -> None:
     """Print a table to stdout; its numbers are whole even on a terminal too narrow for them."""
     console().print(table(columns, rows, title=title, right=right), crop=False)
+
+
+def print_heat(heat: npt.NDArray[np.float64], addresses: npt.NDArray[np.uint64], over: str) -> None:
+    """Print heat of shape (address, time) as text, the highest address first.
+
+    Three decades of heat have nine signs; NaN and 0 are blank. ``over`` is the time of all columns.
+    """
+    import numpy as np
+
+    out = console()
+    height, width = min(len(heat), 24), min(heat.shape[1], 100, max(10, out.width - 15))
+    first, at = (np.arange(n) * of // n for n, of in zip((height, width), heat.shape, strict=True))
+    seen = np.fmax.reduceat(np.fmax.reduceat(np.nan_to_num(heat), first, axis=0), at, axis=1)
+    warmest = float(seen.max(initial=0.0)) or 1.0
+    sign = np.ceil(9 + 3 * np.log10(np.maximum(seen, 1e-300) / warmest)).clip(1, 9)
+    rows = np.where(seen > 0, sign, 0).astype(int)
+    for address, row in zip(addresses[first].tolist()[::-1], rows[::-1].tolist(), strict=True):
+        text = "".join(" .:-=+*#%@"[each] for each in row)
+        out.print(f"{address:12x} {text}", markup=False, highlight=False)
+    out.print(f"{'':12} {over}, @: {warmest:.3g}", markup=False, highlight=False)
 
 
 def print_records(

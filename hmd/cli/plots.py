@@ -301,10 +301,10 @@ def draw_capacity_sweep(sweep: CapacitySweep, file: Path, title: str | None = No
         axes.set_title(title or "runtime versus fast-tier capacity")
 
 
-def draw_trace(trace: Trace, file: Path) -> None:
-    """Draw samples over time and address; pages without samples are left out.
+def count_samples(trace: Trace) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], int]:
+    """Return samples by address and time, the address of each row, and the nanoseconds of all.
 
-    Raises TargetError without samples.
+    Pages without samples are left out. Raises TargetError without samples.
     """
     samples = trace.samples
     if not len(samples):
@@ -318,6 +318,13 @@ def draw_trace(trace: Trace, file: Path) -> None:
     column = np.minimum(column.astype(np.int64), _GRID_COLUMNS - 1)
     cell = place // pages_per_row * _GRID_COLUMNS + column
     count = np.bincount(cell, minlength=rows * _GRID_COLUMNS).reshape(rows, _GRID_COLUMNS)
+    return count, pages[::pages_per_row] * np.uint64(PAGE_BYTES), span_ns
+
+
+def draw_trace(trace: Trace, file: Path) -> None:
+    """Draw samples over time and address, as ``count_samples`` counts them."""
+    count, addresses, span_ns = count_samples(trace)
+    rows = len(addresses)
     with picture(file, figsize=(12, 6)) as (figure, axes):
         shown = axes.imshow(
             np.ma.masked_equal(count, 0),
@@ -329,7 +336,7 @@ def draw_trace(trace: Trace, file: Path) -> None:
         )
         axes.set_facecolor(_NO_MEMORY)
         figure.colorbar(shown, ax=axes, label="samples")
-        _mark_addresses(axes, pages[::pages_per_row] * np.uint64(PAGE_BYTES))
+        _mark_addresses(axes, addresses)
         axes.set(
             ylabel="address (pages without samples left out)",
             xlabel="seconds" if trace.clock == "monotonic" else "seconds of modelled time",

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from hmd.base.units import MIB, PAGE_BYTES
 from hmd.cli.arguments import number
-from hmd.cli.output import console, format_share, print_json, table
+from hmd.cli.output import (
+    console,
+    format_seconds,
+    format_share,
+    print_heat,
+    print_json,
+    table,
+)
 
 if TYPE_CHECKING:
     from hmd.trace.perf_recording import PerfRecording
@@ -24,6 +31,7 @@ docs/reference/trace-format.md describes the file format.
 EXAMPLES = """\
 examples:
   hmd trace info run.hmdt                      program, machine, samples, losses, memory by node
+  hmd trace heatmap run.hmdt                   time on x, addresses on y, as text
   hmd trace heatmap run.hmdt -o run.png        time on x, addresses on y, samples as colour
   hmd trace export run.hmdt -o run.npz         samples as arrays (numpy); .parquet for the rest
   hmd trace import perf.data -o run.hmdt       a recording of 'perf mem record'
@@ -43,7 +51,7 @@ FILE       a trace
 """
 
 INFO = f"{TRACE}--json  print JSON"
-HEATMAP = f"{TRACE}-o, --output FILE  a .png, .svg or .pdf"
+HEATMAP = f"{TRACE}-o, --output FILE  draw a .png, .svg or .pdf instead of text"
 EXPORT = f"{TRACE}-o, --output FILE  a .npz, or a .parquet (needs the extra parquet)"
 IMPORT = """\
 FILE           perf.data, what perf script, Pin or DynamoRIO printed, or a .npz with arrays time_tsc
@@ -61,7 +69,7 @@ ACTIONS = {
     "export": ("export samples as arrays: .npz or .parquet", EXPORT),
     "import": ("import a recording of perf, Pin or DynamoRIO, or a KNL trace", IMPORT),
 }
-REQUIRED = ("output",)
+REQUIRED = {"export": ("output",), "import": ("output",)}
 TYPES = {"ghz": number(0.1, 20)}
 
 
@@ -177,13 +185,17 @@ def _speed(tier: dict[str, Any]) -> str:
 
 def run_heatmap(args: argparse.Namespace) -> None:
     """Draw a trace."""
-    from hmd.cli.plots import check_picture, draw_trace
+    from hmd.cli.plots import check_picture, count_samples, draw_trace
     from hmd.trace.summary import is_imported, sampling_error
 
     check_picture(args.output)
     trace = _read(args)
-    draw_trace(trace, args.output)
-    print(f"wrote {args.output}")
+    if args.output is None:
+        count, addresses, span_ns = count_samples(trace)
+        print_heat(count.astype(float), addresses, format_seconds(span_ns * 1e-9))
+    else:
+        draw_trace(trace, args.output)
+        print(f"wrote {args.output}")
     if is_imported(trace):
         print(sampling_error(trace).describe())
 

@@ -307,6 +307,14 @@ def test_heatmap_picture_written(
     assert capsys.readouterr().out == f"wrote {file}\n"
 
 
+def test_heatmap_without_picture_is_text(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["heatmap", "--socket", str(daemon)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == ["3e800000", "ca00000", "c800000"]
+    assert lines[1].rstrip().endswith("@")
+    assert lines[-1].split(", ")[-1] == "@: 5"
+
+
 def test_heatmap_unknown_pid_error_lists_pids(
     daemon: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,14 @@ def test_trace_import_info_says_source_levels_and_error(imported: str, capsys: C
     assert info["sampling"]["samples_per_page"] == 3
 
 
+def test_heat_map_without_a_file_is_text(imported: str, capsys: Capture) -> None:
+    assert main(["trace", "heatmap", imported]) == Exit.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert int(lines[23].split()[0], 16) < int(lines[0].split()[0], 16)
+    assert sum(line.count("@") for line in lines[:24]) > 60
+    assert "@: 1" in lines[24]
+
+
 def test_cells_of_one_sample_are_seen_in_the_heat_map(imported: str, tmp_path: Path) -> None:
     picture = tmp_path / "x.png"
     assert main(["trace", "heatmap", imported, "-o", str(picture)]) == Exit.OK
