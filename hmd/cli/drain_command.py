@@ -137,7 +137,10 @@ def _print(drain: Drain) -> None:
 
     reasons = REASONS | {status.label: advice.left for status, advice in ADVICE.items()}
     left, unseen = left_pages(drain), unseen_bytes(drain)
-    print(f"node {node}: {'' if left or unseen else 'no '}pages of programs are left")
+    going_on = not drain["settled"] and use["program_bytes"] > MAX_DIFFERENCE
+    print(f"node {node}: {'' if left or unseen or going_on else 'no '}pages of programs are left")
+    if going_on:
+        print(f"  {format_bytes(use['program_bytes'])} by the kernel's count, and hmd goes on")
     if unseen:
         print(f"  {format_bytes(unseen)} by the kernel's count, in no process that can be read")
     for reason, pages in sorted(left.items(), key=lambda item: -item[1]):

@@ -167,6 +167,17 @@ def test_drain_removed_node_reported(
     assert capsys.readouterr().out == "node 1 has been removed\n"
 
 
+def test_drain_that_has_not_ended_does_not_say_that_nothing_is_left(
+    hmd: Callable[..., int], daemon: Daemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after the timeout, while kernels compile: no process has been looked at."""
+    daemon.report(drain(use={**USE, "program_bytes": 64 << 20}, left={}, settled=False))
+    assert hmd("drain", "1", "--timeout", "10ms") == Exit.FAILURE
+    said = capsys.readouterr().out
+    assert "no pages of programs" not in said
+    assert "  64.0 MiB by the kernel's count, and hmd goes on\n" in said
+
+
 def test_drain_of_memory_that_no_process_shows_is_not_done(
     hmd: Callable[..., int], daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
