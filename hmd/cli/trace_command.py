@@ -30,7 +30,7 @@ docs/reference/trace-format.md describes the file format.
 
 EXAMPLES = """\
 examples:
-  hmd trace info run.hmdt                      program, machine, samples, losses, memory by node
+  hmd trace info run.hmdt                      program, losses, memory by node, hottest mappings
   hmd trace heatmap run.hmdt                   time on x, addresses on y, as text
   hmd trace heatmap run.hmdt -o run.png        time on x, addresses on y, samples as colour
   hmd trace export run.hmdt -o run.npz         samples as arrays (numpy); .parquet for the rest
@@ -129,6 +129,19 @@ def run_info(args: argparse.Namespace) -> None:
         rows[2] = ("placed", "unknown: an import does not say where pages lay")
         rows.append(("error", SamplingError(**summary["sampling"]).describe()))
     screen.print(table(["", str(args.file)], rows))
+    many = len(summary["processes"]) > 1
+    hottest = [
+        (
+            ("{mapping}, {process}" if many else "{mapping}").format(**each),
+            f"{each['bytes'] / MIB:,.1f} MiB",
+            f"{each['pages'] * PAGE_BYTES / MIB:,.1f} MiB",
+            format_share(each["share"]),
+        )
+        for each in summary["mappings"][:_HOTTEST]
+    ]
+    if hottest:
+        numbers = ["size", "sampled", "of accesses"]
+        screen.print(table(["hottest memory", *numbers], hottest, right=numbers))
 
 
 def _listed(processes: list[str]) -> str:
@@ -145,6 +158,8 @@ def _levels(levels: dict[str, Any]) -> str:
     return ", ".join(f"{name} {format_share(count / whole)}" for name, count in counts.items())
 
 
+_HOTTEST = 8
+"""Mappings that ``hmd trace info`` lists."""
 _LISTED = 16
 """Processes that are named of a recording without a command."""
 _RECORDING_SHARE = 0.005

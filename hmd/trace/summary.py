@@ -16,6 +16,7 @@ import numpy as np
 import yaml
 
 from hmd.base.units import PAGE_BYTES
+from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import Kind
 from hmd.trace.trace import Trace
 
@@ -30,7 +31,8 @@ def summarise(trace: Trace) -> dict[str, Any]:
     ``reorder_window`` (instructions) if it is unknown. ``pages`` are those sampled,
     ``resident_pages`` those on each node as last seen. ``tiers`` are as in the trace: nodes and
     their HMAT figures, fastest tier first. Of an import, ``source`` is its file, ``levels`` what
-    answered its samples, ``sampling`` the error to expect.
+    answered its samples, ``sampling`` the error to expect. ``mappings`` are those of
+    :func:`heat_by_mapping`.
     """
     samples, about, ending = trace.samples, trace.about, trace.ending
     progress = trace.progress
@@ -66,6 +68,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "throttled": trace.losses.throttled,
         "resident_pages": resident_pages(trace),
         "tiers": list(about.get("tiers", [])),
+        "mappings": heat_by_mapping(trace),
         "source": about.get("source"),
         "machine": about.get("machine"),
         "levels": about.get("levels"),
@@ -89,6 +92,70 @@ def resident_pages(trace: Trace) -> dict[int, int]:
             if n >= 0:
                 nodes[n] = nodes.get(n, 0) + pages
     return dict(sorted(nodes.items()))
+
+
+_NO_FILE: Final[dict[int, str]] = {
+    MappingKind.HEAP: "heap",
+    MappingKind.STACK: "stack",
+    MappingKind.SHM: "shared memory",
+    MappingKind.HUGETLB: "huge pages",
+}
+
+
+_PAGE_BITS: Final = 45
+"""Of the number of a page, where addresses have 57 bits."""
+
+
+def heat_by_mapping(trace: Trace) -> list[dict[str, Any]]:
+    """Return the share of all sampled accesses that each file, heap, stack or mapping has.
+
+    Hottest first: ``process``, ``mapping`` (a path, or what it is and where it begins), the
+    ``bytes`` of those that have samples, when they were last seen, the base ``pages`` that were
+    sampled, and its ``share``. A sample belongs to what was mapped last at its address; what was
+    mapped between two readings is left out.
+    """
+    samples = trace.samples
+    group = np.full(len(samples), -1, np.int64)
+    groups: dict[tuple[int, str], int] = {}
+    size: list[int] = []
+    for index in range(len(trace.processes)):
+        rows = np.flatnonzero(samples.process == index)
+        newest_first = [each for each in reversed(trace.mappings) if each.process == index]
+        for mapped in newest_first:
+            if not len(rows) or not len(mapped.start):
+                continue
+            at = np.searchsorted(mapped.start, samples.address[rows], "right") - 1
+            inside = (at >= 0) & (samples.address[rows] < mapped.end[at])
+            named = np.full(len(mapped.start), -1, np.int64)
+            seen = len(groups)
+            for i in np.unique(at[inside]).tolist():
+                kind = _NO_FILE.get(int(mapped.kind[i]), "anonymous")
+                key = index, mapped.path[i] or f"{kind} at {int(mapped.start[i]):#x}"
+                named[i] = groups.setdefault(key, len(groups))
+                size += [0] * (len(groups) - len(size))
+                if named[i] >= seen:
+                    size[named[i]] += int(mapped.end[i] - mapped.start[i])
+            group[rows[inside]] = named[at[inside]]
+            rows = rows[~inside]
+    known = group >= 0
+    if not known.any():
+        return []
+    accesses = np.bincount(group[known], samples.period[known], len(groups))
+    page = (samples.address[known] // np.uint64(PAGE_BYTES)).astype(np.int64)
+    of_page = np.unique(group[known] << _PAGE_BITS | page) >> _PAGE_BITS
+    pages = np.bincount(of_page, minlength=len(groups))
+    total = max(float(samples.period.sum()), 1.0)
+    names = [(trace.processes[index], mapping) for index, mapping in groups]
+    return [
+        {
+            "process": f"{names[at][0].name} ({names[at][0].pid})",
+            "mapping": names[at][1],
+            "bytes": size[at],
+            "pages": int(pages[at]),
+            "share": float(accesses[at] / total),
+        }
+        for at in np.argsort(-accesses, kind="stable").tolist()
+    ]
 
 
 TABLE: Final = Path(__file__).with_name("sampling_error.yaml")
