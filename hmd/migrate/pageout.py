@@ -26,6 +26,7 @@ import numpy.typing as npt
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.page_calls import RANGES_MOST, page_in, page_out, query_nodes
 from hmd.linux.procfs import ProcessId
+from hmd.linux.swap import STALL_S
 from hmd.migrate.move_budget import BackoffSettings, RetryBackoff
 from hmd.policy.plan import Plan
 
@@ -141,6 +142,7 @@ class Pageout:
         self._out: dict[ProcessId, _OutPages] = {}
         self._room, self._looked_last = _MAX_ROWS, 0
         self._calling: threading.Thread | None = None
+        self._late_since_s = float("inf")
 
     @property
     def out_bytes(self) -> int:
@@ -160,12 +162,17 @@ class Pageout:
         return np.array(until) > now_s
 
     def works(self, now_s: float) -> bool:
-        """Return whether pages may go out and come back now; else ``stopped`` says why not."""
+        """Return whether pages may go out and come back now.
+
+        ``stopped`` says why not, but where a slow device has a call to end, for up to ``STALL_S``.
+        """
         if self._calling is not None and self._calling.is_alive():
-            self.stopped = STOPPED
-        else:
-            self._calling = None
-            self.stopped = self._failure(now_s)
+            self._late_since_s = min(self._late_since_s, now_s)
+            if now_s - self._late_since_s >= STALL_S:
+                self.stopped = STOPPED
+            return False
+        self._calling, self._late_since_s = None, float("inf")
+        self.stopped = self._failure(now_s)
         return not self.stopped
 
     def apply(

@@ -12,6 +12,7 @@ import pytest
 
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.procfs import ProcessId
+from hmd.linux.swap import STALL_S
 from hmd.migrate import pageout as pageout_module
 from hmd.migrate.pageout import HOLD_S, STOPPED, FarLimits, Pageout, PageoutSettings
 from hmd.policy.plan import Plan
@@ -123,13 +124,16 @@ def test_call_that_does_not_return_is_left_alone(memory: Memory) -> None:
     assert sent.out_bytes == 0
     assert not sent.tried.any()
     assert not pageout.works(1.0)
+    assert not pageout.stopped, "a slow device is no failure"
+    assert not pageout.works(1.0 + STALL_S)
     assert pageout.stopped == STOPPED
     memory.hangs.set()
     for _ in range(1000):
-        if pageout.works(2.0):
+        if pageout.works(9.0):
             break
         threading.Event().wait(0.01)
-    assert pageout.works(2.0)
+    assert pageout.works(9.0)
+    assert not pageout.stopped
     assert pageout.out_bytes == PAGES * PAGE_BYTES
 
 
