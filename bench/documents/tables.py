@@ -22,6 +22,7 @@ from bench.compare.tables import (
     swept,
 )
 from bench.documents.markdown import table
+from bench.far import far_table
 from bench.learned_policy.in_guest import table as guest_table
 from bench.second_run.tables import (
     second_run,
@@ -211,6 +212,11 @@ def samplers(results: Results) -> str:
     return table([*head, "CPU of hmd", "CPU of the kernel thread", "rows"], rows, text=1)
 
 
+def far(results: Results) -> str:
+    """Return how much of programs' memory was out, and what that cost."""
+    return far_table(results["far"]["rows"])
+
+
 def kernel_mode(results: Results) -> str:
     """Return what samples of the kernel's accesses bring."""
     return speeds_table(results["kernel_mode"]["programs"])
@@ -321,6 +327,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         samplings,
         long_traces,
         samplers,
+        far,
         kernel_mode,
         steps,
         tier_sweeps,
