@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import os
 import signal
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> None:
     if args.compile:
         compile_kernels()
         return
+    faulthandler.enable()  # where native code fails, the log says in which function
     from hmd.policy.registry import collector_paused  # which loads numpy
 
     with collector_paused():

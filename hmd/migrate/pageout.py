@@ -190,11 +190,13 @@ class Pageout:
         if self.settings.dry_run:
             return PageoutOutcome(tried, node, 0)
 
+        chosen = chosen[np.lexsort((plan.address[chosen], plan.process[chosen]))]
+        of_process = np.split(chosen, np.flatnonzero(np.diff(plan.process[chosen])) + 1)
+
         def send() -> None:
             self._room = _MAX_ROWS - sum(len(out.address) for out in self._out.values())
-            for slot in np.unique(plan.process[chosen]).tolist():
-                rows = chosen[plan.process[chosen] == slot]
-                rows = rows[np.argsort(plan.address[rows])]
+            for rows in of_process:
+                slot = int(plan.process[rows[0]])
                 if limits is not None and self._hold(plan.processes[slot], slot, limits, now_s):
                     continue
                 for part in _split_into_calls(plan.pages[rows]):

@@ -205,13 +205,13 @@ def test_record_of_a_user_has_processes_that_begin_later_and_their_children(
     tmp_path: Path,
 ) -> None:
     """By the shortest-lived way: a process that another one of the user starts, and that ends."""
-    script = f"sleep 0.4; exec {sys.executable} -S -c 'import time; time.sleep(30)'"
+    script = f"sleep 2; exec {sys.executable} -S -c 'import time; time.sleep(30)'"
     with contextlib.ExitStack() as opened:
         user = {"user": 54321}
         first = opened.enter_context(subprocess.Popen(["sleep", "30"], **user))  # type: ignore[call-overload]
         later = opened.enter_context(subprocess.Popen(["sh", "-c", script], **user))  # type: ignore[call-overload]
         target = TargetSpec("recorded", user=54321)
-        recorded = record_running(request(tmp_path / "t", seconds=1.5), target)
+        recorded = record_running(request(tmp_path / "t", seconds=4), target)
         for process in (first, later):
             process.kill()
     trace = read_trace(tmp_path / "t")
