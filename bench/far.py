@@ -10,11 +10,11 @@ than modelled time; held by its default, it pages nothing out while the program 
 more than 1 % of its time, else however long that is. The kernel, with the multi-generational LRU,
 keeps the program within a share of its largest memory: by ``memory.reclaim`` once per tick of hmd,
 on another CPU as hmd, or by ``memory.high``, for which the program itself reclaims, and waits. Each
-run is compared with one in
-which nothing goes out, by modelled seconds; the share that is out is the mean of readings once a
-second. hmd's sampling period is fixed: idle times are shorter here by more than memory is smaller,
-and at 1 % of the program's time samples would not reach all pages within them. So that run has hmd
-with the same period for hmd's rows: they show what page-out costs, not what samples cost.
+run is compared with one in which nothing goes out, by modelled seconds; the share that is out is
+the mean of readings once a second. hmd's sampling period is fixed: idle times are shorter here by
+more than memory is smaller, and at 1 % of the program's time samples would not reach all pages
+within them. So that run has hmd with the same period for hmd's rows: they show what page-out costs,
+not what samples cost.
 
 ``--publish`` writes docs/results/far.json; rows of programs that are not run stay.
 """

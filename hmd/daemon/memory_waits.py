@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hmd.base.errors import HmdError
 from hmd.linux.emulator_memory import SharedMemory, find_device
-from hmd.linux.processes import ThreadTimes, thread_times
+from hmd.linux.processes import ThreadTimes, count_threads, thread_times
 from hmd.linux.procfs import PROC, SYSFS, ProcessId
 from hmd.metrics.demand import Waited
 from hmd.sample.instruction_counts import (
@@ -70,6 +70,8 @@ class MemoryWaits:
         free, of_target = MAX_THREADS, dict(zip(processes, targets, strict=True))
         active = np.flatnonzero(accesses > 0)
         for row in active[np.argsort(-accesses[active], kind="stable")][:MAX_THREADS].tolist():
+            if count_threads(processes[row].pid, self._proc) > free:
+                continue
             found = thread_times(processes[row].pid, self._proc) or {}
             if len(found) <= free:
                 threads[processes[row]] = found

@@ -18,7 +18,7 @@ import yaml
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import Kind
-from hmd.trace.trace import Trace
+from hmd.trace.trace import MappingSnapshot, Trace
 
 
 def summarise(trace: Trace) -> dict[str, Any]:
@@ -115,14 +115,22 @@ def heat_by_mapping(trace: Trace) -> list[dict[str, Any]]:
     mapped between two readings is left out.
     """
     samples = trace.samples
+    if not len(samples):
+        return []
     group = np.full(len(samples), -1, np.int64)
     groups: dict[tuple[int, str], int] = {}
     size: list[int] = []
-    for index in range(len(trace.processes)):
-        rows = np.flatnonzero(samples.process == index)
-        newest_first = [each for each in reversed(trace.mappings) if each.process == index]
-        for mapped in newest_first:
-            if not len(rows) or not len(mapped.start):
+    newest_first: dict[int, list[MappingSnapshot]] = {}
+    for mapped in reversed(trace.mappings):
+        newest_first.setdefault(mapped.process, []).append(mapped)
+    by_process = np.argsort(samples.process, kind="stable")
+    found, begin = np.unique(samples.process[by_process], return_index=True)
+    for index, left in zip(found.tolist(), np.split(by_process, begin[1:]), strict=True):
+        rows = left
+        for mapped in newest_first.get(index, []):
+            if not len(rows):
+                break
+            if not len(mapped.start):
                 continue
             at = np.searchsorted(mapped.start, samples.address[rows], "right") - 1
             inside = (at >= 0) & (samples.address[rows] < mapped.end[at])

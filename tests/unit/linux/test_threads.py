@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from hmd.linux.processes import last_cpu, thread_times
+from hmd.linux.processes import count_threads, last_cpu, thread_times
 
 SPIN = "import time; end = time.thread_time() + 0.2\nwhile time.thread_time() < end: pass"
 
@@ -55,3 +55,21 @@ def test_thread_times_of_malformed_files_empty(tmp_path: Path) -> None:
     (tmp_path / "7/stat").write_text("7 (a) b) S 1 2\n")
     assert thread_times(7, tmp_path) == {}
     assert last_cpu(7, tmp_path) is None
+
+
+def test_threads_counted_without_reading_each() -> None:
+    stop = threading.Event()
+    before = count_threads(os.getpid())
+    started = [threading.Thread(target=stop.wait) for _ in range(5)]
+    for each in started:
+        each.start()
+    try:
+        assert count_threads(os.getpid()) == before + 5
+    finally:
+        stop.set()
+        for each in started:
+            each.join()
+
+
+def test_threads_of_no_process_are_none() -> None:
+    assert count_threads(2**22) == 0
