@@ -20,6 +20,14 @@ def loader(monkeypatch: pytest.MonkeyPatch, code: str) -> KernelLoader:
     return KernelLoader(logging.getLogger("hmd"))
 
 
+def command_line(process: psutil.Process) -> list[str]:
+    """Return the arguments; none of a child that another test left and that has ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
 def test_kernels_compiled_elsewhere_are_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -37,9 +45,8 @@ def test_compiler_does_not_get_the_terminals_interrupt(monkeypatch: pytest.Monke
     kernels = loader(monkeypatch, code)
     kernels.load("none", lambda: None)
     try:
-        # Other tests may have left children that are not reaped yet.
-        started = [each for each in psutil.Process().children() if code in each.cmdline()]
-        assert [os.getpgid(each.pid) == os.getpgid(0) for each in started] == [False]
+        started = [each.pid for each in psutil.Process().children() if code in command_line(each)]
+        assert [os.getpgid(pid) == os.getpgid(0) for pid in started] == [False]
     finally:
         kernels.close()
 
