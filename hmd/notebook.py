@@ -105,7 +105,7 @@ class Recording:
 
         ``time_ns``, ``address``, ``process`` (an index), ``thread``, ``cpu``, ``kind`` (0 load, 1
         store, 2 page fault), ``latency_ns`` (0: unknown), ``period`` (accesses that a row stands
-        for) and ``instructions`` (0: unknown).
+        for), ``instructions`` and ``code_address`` (of the instruction; 0: unknown).
         """
         return self.trace.samples
 

@@ -3,7 +3,7 @@
 # of hmd and of the libraries that it runs with.
 
 PYTHON=$PWD/.venv/bin/python
-EXTRAS=(plot) # whose libraries packages contain too
+EXTRAS=(plot symbols) # whose libraries packages contain too
 
 build_wheel() { # into WORK/dist; sets version
 	rm -rf "$WORK" && mkdir -p "$WORK/dist"

@@ -162,7 +162,9 @@ class Diagnostic:
 
 DISTRIBUTION = "hmd-tiering"
 
-Extra = Literal["fleet", "frames", "ilp", "parquet", "plot", "torch", "train", "tune", "zstd"]
+Extra = Literal[
+    "fleet", "frames", "ilp", "parquet", "plot", "symbols", "torch", "train", "tune", "zstd"
+]
 
 
 def missing_extra(use: str, package: str, extra: Extra, instead: str = "") -> MissingError:

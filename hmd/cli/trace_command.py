@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from hmd.base.units import MIB, PAGE_BYTES
 from hmd.cli.arguments import number
 from hmd.cli.output import (
     console,
+    format_latency,
     format_seconds,
     format_share,
     print_heat,
     print_json,
+    print_records,
     table,
 )
 
@@ -30,7 +33,7 @@ docs/reference/trace-format.md describes the file format.
 
 EXAMPLES = """\
 examples:
-  hmd trace info run.hmdt                      program, losses, memory by node, hottest mappings
+  hmd trace info run.hmdt                      program, losses, hottest mappings and functions
   hmd trace heatmap run.hmdt                   time on x, addresses on y, as text
   hmd trace heatmap run.hmdt -o run.png        time on x, addresses on y, samples as colour
   hmd trace export run.hmdt -o run.npz         samples as arrays (numpy); .parquet for the rest
@@ -142,6 +145,24 @@ def run_info(args: argparse.Namespace) -> None:
     if hottest:
         numbers = ["size", "sampled", "of accesses"]
         screen.print(table(["hottest memory", *numbers], hottest, right=numbers))
+    if functions := summary["functions"][:_HOTTEST]:
+        print_records(functions, _FUNCTION_COLUMNS, texts=2)
+    for path in dict.fromkeys(each["mapping"] for each in functions):
+        if path in summary["unnamed"]:
+            print(f"hmd: names of functions in {path}: {summary['unnamed'][path]}")
+
+
+_FUNCTION_COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
+    "hottest code": lambda each: each["function"] or _place(each["offset"]),
+    "in": lambda each: each["mapping"],
+    "latency": lambda each: format_latency((each["mean_latency_ns"] or 0) / 1e9),
+    "on slow": lambda each: format_share(each["slow_share"]),
+    "of accesses": lambda each: format_share(each["share"]),
+}
+
+
+def _place(offset: int | None) -> str:
+    return "" if offset is None else f"at {offset:#x}"
 
 
 def _listed(processes: list[str]) -> str:
@@ -159,7 +180,7 @@ def _levels(levels: dict[str, Any]) -> str:
 
 
 _HOTTEST = 8
-"""Mappings that ``hmd trace info`` lists."""
+"""Mappings and functions that ``hmd trace info`` lists."""
 _LISTED = 16
 """Processes that are named of a recording without a command."""
 _RECORDING_SHARE = 0.005

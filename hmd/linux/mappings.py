@@ -288,6 +288,15 @@ def read_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
     return None if data is None else parse_maps(data)
 
 
+def read_mapped_files(
+    pid: int, proc: Path = PROC
+) -> tuple[Mappings | None, npt.NDArray[np.uint64]]:
+    """Return the mappings of ``pid``, None likewise, and the offset in its file of each, (n,)."""
+    headers = _HEADER.findall(data := read_bytes(proc / str(pid) / "maps") or b"")
+    offset = np.array([int(header[6], 16) for header in headers], np.uint64)
+    return (_columns(headers) if data else None), offset
+
+
 def read_mapping_details(pid: int, proc: Path = PROC) -> Mappings | None:
     """Return the mappings with the fields of smaps, in milliseconds per gigabyte; None likewise."""
     data = read_bytes(proc / str(pid) / "smaps")

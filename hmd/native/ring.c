@@ -18,7 +18,7 @@
 
 /* Which word of a record a field is, its header being word 0; 0 where the type lacks it. */
 struct field_positions {
-	uint16_t tid, time, address, cpu, period, read, latency, latencies, data_src, physical;
+	uint16_t code, tid, time, address, cpu, period, read, latency, latencies, data_src, physical;
 	uint16_t unused;
 };
 
@@ -29,7 +29,7 @@ static const struct {
 	size_t position; /* which member of struct field_positions */
 } sample_fields[] = {
 	FIELD(PERF_SAMPLE_IDENTIFIER, unused),
-	FIELD(PERF_SAMPLE_IP, unused),
+	FIELD(PERF_SAMPLE_IP, code),
 	FIELD(PERF_SAMPLE_TID, tid),
 	FIELD(PERF_SAMPLE_TIME, time),
 	FIELD(PERF_SAMPLE_ADDR, address),
@@ -248,6 +248,8 @@ append_row(const uint64_t *record, struct field_positions at, uint8_t kind,
 	columns->kind[row] = sample_kind(at.data_src ? record[at.data_src] : 0, kind);
 	if (columns->level)
 		columns->level[row] = memory_level(at.data_src ? record[at.data_src] : 0);
+	if (columns->code_address)
+		columns->code_address[row] = at.code ? record[at.code] : 0;
 	columns->physical[row] = at.physical ? record[at.physical] : 0;
 }
 
@@ -490,6 +492,8 @@ static void move_row(struct hmd_ring_columns *columns, size_t from, size_t to)
 	columns->kind[to] = columns->kind[from];
 	if (columns->level)
 		columns->level[to] = columns->level[from];
+	if (columns->code_address)
+		columns->code_address[to] = columns->code_address[from];
 }
 
 size_t hmd_ring_keep(struct hmd_ring_columns *columns, int32_t *process, uint64_t end)

@@ -43,7 +43,10 @@ struct hmd_ring_columns {
 	uint64_t *address, *physical, *time_ns, *instructions;
 	uint32_t *pid, *thread, *latency, *period;
 	uint16_t *cpu;
-	uint8_t *kind, *level; /* level: NULL where nobody asks */
+	uint8_t *kind;
+	/* NULL where nobody asks: what answered, and where the instruction is */
+	uint8_t *level;
+	uint64_t *code_address;
 	size_t capacity, count;
 	/* Rows of a known process that hmd_ring_keep() dropped because they have no address, in all. */
 	uint64_t without_address;

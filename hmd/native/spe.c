@@ -85,7 +85,7 @@ struct packet {
 	uint64_t value;
 };
 
-/* Indices of addresses. Bits 63 to 56 of a data address are its tag. */
+/* Indices of addresses. Bits 63 to 56 of a data address are its tag, of an instruction's, its level. */
 #define ADDRESS_INSTRUCTION 0
 #define ADDRESS_DATA 2
 #define ADDRESS_PHYSICAL 3
@@ -183,20 +183,25 @@ static struct packet read_packet(const uint8_t *data, size_t offset, size_t byte
 
 /* What the packets of a record have said so far. */
 struct record {
-	uint64_t address, physical, timestamp;
+	uint64_t address, physical, timestamp, code;
 	uint32_t events, latency, thread, operation;
 	uint8_t begun, has_address, is_access;
 };
+
+static uint64_t extended(uint64_t address)
+{
+	return address & KERNEL_HALF ? address | ~ADDRESS_BITS : address & ADDRESS_BITS;
+}
 
 static void add_packet(const struct packet *packet, struct record *record)
 {
 	switch (packet->type) {
 	case PACKET_ADDRESS:
 		if (packet->index == ADDRESS_DATA) {
-			record->address = packet->value & ADDRESS_BITS;
-			if (record->address & KERNEL_HALF)
-				record->address |= ~ADDRESS_BITS;
+			record->address = extended(packet->value);
 			record->has_address = 1;
+		} else if (packet->index == ADDRESS_INSTRUCTION) {
+			record->code = extended(packet->value);
 		} else if (packet->index == ADDRESS_PHYSICAL) {
 			record->physical = packet->value & ADDRESS_BITS;
 		}
@@ -293,6 +298,8 @@ static int take_record(const struct record *record, const struct hmd_spe_source 
 	columns->kind[row] = kind;
 	if (columns->level)
 		columns->level[row] = 0; /* which cache answered is not decoded */
+	if (columns->code_address)
+		columns->code_address[row] = record->code;
 	counts->samples++;
 	return 0;
 }

@@ -47,6 +47,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "latency_ns": Column(np.uint32, "<u4", trace_name="weight_ns"),
     "period": Column(np.uint32, "<u4"),
     "instructions": Column(np.uint64, "<u8", optional=True),
+    "code_address": Column(np.uint64, "<u8", optional=True),
 }
 
 SAMPLE_COLUMNS: Final[Mapping[str, np.dtype[Any]]] = {
@@ -100,11 +101,13 @@ class AccessBatch(_Rows):
     ``thread`` (its id), ``time_ns`` and ``latency_ns`` (of a load) are 0 if the source does not
     provide them. Times are of CLOCK_MONOTONIC; on the emulated machine, of the CPU's modelled
     clock. ``period`` is the number of accesses that the row represents. ``instructions`` is the
-    CPU's count of executed instructions, None if the source does not count.
+    CPU's count of executed instructions, ``code_address`` where the instruction is; None if the
+    source has none, or nobody asks.
     """
 
     process: npt.NDArray[np.int32]
     instructions: npt.NDArray[np.uint64] | None = None
+    code_address: npt.NDArray[np.uint64] | None = None
 
     @classmethod
     def of(
@@ -148,11 +151,13 @@ class Samples(_Rows):
     """Sampled accesses in order of time; all columns have shape ``(n,)``.
 
     As of :class:`AccessBatch`; ``process`` indexes the trace's processes, and ``instructions``,
-    those that the row's CPU had executed by then in any process, are 0 if they are not counted.
+    those that the row's CPU had executed by then in any process, are 0 if they are not counted, as
+    an unknown ``code_address`` is.
     """
 
     process: npt.NDArray[np.uint16]
     instructions: npt.NDArray[np.uint64]
+    code_address: npt.NDArray[np.uint64]
 
     @classmethod
     def empty(cls) -> Samples:

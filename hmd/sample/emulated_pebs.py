@@ -109,6 +109,7 @@ def open_emulated(
         period=period,
         periods=PERIODS,
         counts_instructions=True,
+        code=settings.code,
         pairs=settings.pairs,
         scale_loads=TaggedLoads(memory) if tagged else None,
     )

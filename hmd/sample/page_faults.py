@@ -51,7 +51,7 @@ def open_faults(
         event = PerfEvent(
             type=PERF_TYPE_SOFTWARE,
             config=_PERF_COUNT_SW_PAGE_FAULTS,
-            sample_type=_SAMPLE_TYPE,
+            sample_type=_SAMPLE_TYPE | SampleType.IP if settings.code else _SAMPLE_TYPE,
             period=period,
             exclude_kernel=exclude_kernel,
         )
@@ -67,4 +67,5 @@ def open_faults(
         TrackedPids(proc),
         period=period,
         periods=PERIODS,
+        code=settings.code,
     )

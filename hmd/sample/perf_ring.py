@@ -8,6 +8,7 @@ nothing. Records are validated, since the writer is not trusted.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -112,13 +113,18 @@ class RingCounts:
 _COUNTS: Final = tuple(field.name for field in fields(RingCounts))
 
 
+ASKED: Final = ("level", "code_address")
+"""Columns that only a reader has which asks for them."""
+
+
 class RecordColumns:
     """Preallocated columns of ``capacity`` rows; the first ``count`` are filled.
 
     The columns are those of struct hmd_ring_columns. ``latency`` (in units of the writer) and
     ``period`` are clamped to 32 bits; a field that the ring's sample type lacks is 0, and ``level``
-    is filled with ``levels`` only. ``instructions`` is the READ field, an instruction count in all
-    of hmd's rings that have one. Every drain reuses the arrays: copy rows that must live longer.
+    and ``code_address`` (of the instruction) exist where ``also`` names them. ``instructions`` is
+    the READ field, an instruction count in all of hmd's rings that have one. Every drain reuses the
+    arrays: copy rows that must live longer.
     """
 
     address: npt.NDArray[np.uint64]
@@ -132,12 +138,13 @@ class RecordColumns:
     cpu: npt.NDArray[np.uint16]
     kind: npt.NDArray[np.uint8]
     level: npt.NDArray[np.uint8]
+    code_address: npt.NDArray[np.uint64]
 
-    def __init__(self, capacity: int, *, levels: bool = False) -> None:
+    def __init__(self, capacity: int, *, also: Collection[str] = ()) -> None:
         self.capacity = capacity
         self.c: Any = ffi.new("struct hmd_ring_columns *", {"capacity": capacity})
         for name, field in ffi.typeof("struct hmd_ring_columns").fields:
-            if field.type.kind == "pointer" and (levels or name != "level"):
+            if field.type.kind == "pointer" and (name in also or name not in ASKED):
                 dtype = np.dtype(field.type.item.cname.removesuffix("_t"))
                 column = np.zeros(capacity, dtype)
                 # The array lives as long as this object, so its address stays valid.

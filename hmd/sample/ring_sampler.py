@@ -108,8 +108,9 @@ class RingSampler:
     """A ``Sampler`` over rings; owns its ``control``.
 
     ``detail`` describes what it samples. ``counts_instructions``: samples contain an instruction
-    count (READ). ``pairs``: two counters count loads, the second with the ``second_period``.
-    ``scale_loads`` turns counted loads into accesses where the counter does not count every one.
+    count (READ). ``code``: rows have the address of their instruction (IP). ``pairs``: two counters
+    count loads, the second with the ``second_period``. ``scale_loads`` turns counted loads into
+    accesses where the counter does not count every one.
     """
 
     outside_cpu_s = 0.0  # samples are taken in the time of the programs
@@ -127,6 +128,7 @@ class RingSampler:
         ns_per_latency_unit: float = 1.0,
         read_rows: int = MAX_READ_ROWS,
         counts_instructions: bool = False,
+        code: bool = False,
         pairs: bool = False,
         scale_loads: ScaleLoads | None = None,
     ) -> None:
@@ -141,14 +143,12 @@ class RingSampler:
         self._period = period
         self._store_multiplier = StorePeriodMultiplier()
         self._ns_per_latency_unit = ns_per_latency_unit
-        self._copied_columns = [
-            name
-            for name in COLUMNS
-            if name not in ("process", "latency_ns")
-            and (counts_instructions or name != "instructions")
-        ]
+        left_out = {"process", "latency_ns"}
+        left_out |= set() if counts_instructions else {"instructions"}
+        left_out |= set() if code else {"code_address"}
+        self._copied_columns = [name for name in COLUMNS if name not in left_out]
         self._pairs, self._scale_loads = pairs, scale_loads
-        self._columns = RecordColumns(read_rows)
+        self._columns = RecordColumns(read_rows, also=("code_address",) if code else ())
         self._started = False
         self._first_ring = 0
         self._useless_stores = 0

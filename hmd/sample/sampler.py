@@ -113,9 +113,10 @@ class SampleSettings:
 
     The others are for a PMU. ``loads`` samples misses of the last-level cache, or those slower than
     ``ldlat_cycles``; with "auto", misses where the core has such an event. Samples have a time with
-    ``timestamps``. With ``pairs``, two counters of different period count loads if the PMU has
-    them, so that some samples are of accesses close together. ``kernel_mode``: also what the kernel
-    accesses for programs, as it copies in read(2) and send(2), where that is permitted.
+    ``timestamps``, and the address of their instruction with ``code``. With ``pairs``, two counters
+    of different period count loads if the PMU has them, so that some samples are of accesses close
+    together. ``kernel_mode``: also what the kernel accesses for programs, as it copies in read(2)
+    and send(2), where that is permitted.
     """
 
     sampler: SamplerChoice = "auto"
@@ -124,6 +125,7 @@ class SampleSettings:
     ldlat_cycles: int = 30
     stores: bool = True
     timestamps: bool = False
+    code: bool = False
     pairs: bool = False
     kernel_mode: bool = True
 

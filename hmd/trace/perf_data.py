@@ -27,6 +27,7 @@ from hmd.base.errors import missing_extra
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import store_configs
 from hmd.sample.perf_ring import (
+    ASKED,
     RecordColumns,
     RecordList,
     RingCounts,
@@ -162,7 +163,7 @@ class PerfData(PerfRecording):
         self._events, self._event_of_id = [], {}
         self._spe_words: tuple[int, ...] | None = None
         self._spe_clock, self._spe_unknown = SpeClock(), 0
-        columns = RecordColumns(_BATCH_RECORDS, levels=True)
+        columns = RecordColumns(_BATCH_RECORDS, also=ASKED)
         try:
             with self.path.open("rb") as file:
                 begin, end = self._read_header(file)
@@ -333,7 +334,7 @@ class PerfData(PerfRecording):
 
     def _add_mapping(self, record: bytes) -> None:
         kind, misc = struct.unpack_from("<IH", record)
-        pid, _, start, length = struct.unpack_from("<IIQQ", record, 8)
+        pid, _, *where = struct.unpack_from("<IIQQQ", record, 8)
         if misc & 7 != _MISC_USER:
             return
         if kind == _MMAP2:
@@ -342,7 +343,7 @@ class PerfData(PerfRecording):
         else:
             access = 3 if misc & _MISC_EXEC_OR_DATA else 5
         path = _c_text(record, 72 if kind == _MMAP2 else 40)
-        self.tasks.add_mapping(self._time_of(record), pid, start, length, access, path)
+        self.tasks.add_mapping(self._time_of(record), pid, tuple(where), access, path)
 
     # The stream of records
 

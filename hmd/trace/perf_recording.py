@@ -85,6 +85,7 @@ class _Mapped(NamedTuple):
     end: int
     access: int
     path: str
+    offset: int
 
 
 class Tasks:
@@ -124,13 +125,14 @@ class Tasks:
         self._forks[pid] = time_ns, parent
 
     def add_mapping(
-        self, time_ns: int, pid: int, start: int, length: int, access: int, path: str
+        self, time_ns: int, pid: int, where: tuple[int, int, int], access: int, path: str
     ) -> None:
-        """Add a mapping; those that lie at no user address are left out."""
+        """Add a mapping, by start, length, offset; those at no user address are left out."""
+        start, length, offset = where
         if length > 0 and start + length <= int(USER_END):
             self._count(path)
             path = "" if path == "//anon" else clean_name(path)
-            one = _Mapped(time_ns, start, start + length, access & 15, path)
+            one = _Mapped(time_ns, start, start + length, access & 15, path, offset)
             self._mapped.setdefault(pid, []).append(one)
 
     def name(self, pid: int) -> str:
@@ -184,6 +186,7 @@ class Tasks:
             np.array([kind_of(one.path) for one in rows], np.uint8),
             np.array([one.access for one in rows], np.uint8),
             tuple(named[one.path] for one in rows),
+            edge[first] + np.array([(one.offset - one.start) % 2**64 for one in rows], np.uint64),
         )
 
 

@@ -223,6 +223,7 @@ class TraceBuilder:
                 c["kind"],
                 c["access"],
                 tuple(self._paths[i] for i in paths),
+                checked_column(block, "offset", "<u8") if "offset" in block.columns else None,
             )
         )
 

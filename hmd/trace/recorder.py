@@ -28,7 +28,7 @@ from hmd.base.errors import HmdError, MissingError, TargetError, UnavailableErro
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.emulator_memory import Clock, SharedMemory, find_device
 from hmd.linux.exit_watch import ExitRecord
-from hmd.linux.mappings import MappingKind, Mappings, read_mappings
+from hmd.linux.mappings import MappingKind, Mappings, read_mapped_files, read_mappings
 from hmd.linux.page_calls import PageIs, query_nodes, scan
 from hmd.linux.processes import ProcessWatcher, ThreadTimes, last_cpu, thread_times
 from hmd.linux.procfs import PROC, SYSFS, ProcessId, absent, alive, identify, read_stat
@@ -108,7 +108,7 @@ class Sources:
 
     def __init__(self, settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS) -> None:
         """Open them. Raises MissingError if no sampler works here."""
-        self._settings = replace(settings, timestamps=True)
+        self._settings = replace(settings, timestamps=True, code=True)
         self._proc, self._sysfs = proc, sysfs
         self._cpus = CpuWatch(sysfs)
         self._retry_at_s: float | None = None
@@ -361,7 +361,7 @@ class _RecordedProcess:
         """Write the mappings if they have changed; of many, they are read more rarely."""
         if not self._mapping_reads.begin(time.monotonic()):
             return
-        found = read_mappings(self.process.pid, proc)
+        found, offset = read_mapped_files(self.process.pid, proc)
         self._mapping_reads.end(time.monotonic())
         if found is None or not len(found):
             return
@@ -372,11 +372,8 @@ class _RecordedProcess:
             or not np.array_equal(before.end, found.end)
             or before.path != found.path
         ):
-            writer.write_mappings(
-                MappingSnapshot(
-                    now_ns, self.index, found.start, found.end, found.kind, found.access, found.path
-                )
-            )
+            columns = found.start, found.end, found.kind, found.access, found.path, offset
+            writer.write_mappings(MappingSnapshot(now_ns, self.index, *columns))
 
     def write_placement(
         self, writer: TraceWriter, settings: RecordSettings, now_ns: Callable[[], int]

@@ -18,7 +18,8 @@ import yaml
 from hmd.base.units import PAGE_BYTES
 from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import Kind
-from hmd.trace.trace import MappingSnapshot, Trace
+from hmd.trace.functions import heat_by_function
+from hmd.trace.trace import Trace
 
 
 def summarise(trace: Trace) -> dict[str, Any]:
@@ -32,10 +33,12 @@ def summarise(trace: Trace) -> dict[str, Any]:
     ``resident_pages`` those on each node as last seen. ``tiers`` are as in the trace: nodes and
     their HMAT figures, fastest tier first. Of an import, ``source`` is its file, ``levels`` what
     answered its samples, ``sampling`` the error to expect. ``mappings`` are those of
-    :func:`heat_by_mapping`.
+    :func:`heat_by_mapping`, ``functions`` those of ``heat_by_function`` (hmd/trace/functions.py),
+    ``unnamed`` the files of which some code has no names, and why.
     """
     samples, about, ending = trace.samples, trace.about, trace.ending
     progress = trace.progress
+    functions, unnamed = heat_by_function(trace)
     page = samples.address // np.uint64(PAGE_BYTES)
     process_page = np.unique(page ^ (samples.process.astype(np.uint64) << np.uint64(52)))
     latencies = samples.latency_ns[samples.latency_ns > 0]
@@ -69,6 +72,8 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "resident_pages": resident_pages(trace),
         "tiers": list(about.get("tiers", [])),
         "mappings": heat_by_mapping(trace),
+        "functions": functions,
+        "unnamed": unnamed,
         "source": about.get("source"),
         "machine": about.get("machine"),
         "levels": about.get("levels"),
@@ -80,14 +85,7 @@ def resident_pages(trace: Trace) -> dict[int, int]:
     """Return the number of pages on each node, each page where it was last seen."""
     nodes: dict[int, int] = {}
     for index in range(len(trace.processes)):
-        changes = [c.by_page() for c in trace.placement if c.process == index]
-        if not changes:
-            continue
-        page = np.concatenate([p for p, _ in changes])
-        node = np.concatenate([n for _, n in changes])
-        # The last change of each page: of equal pages, unique returns the first of the reversed.
-        _, last = np.unique(page[::-1], return_index=True)
-        here, count = np.unique(node[::-1][last], return_counts=True)
+        here, count = np.unique(trace.last_nodes(index)[1], return_counts=True)
         for n, pages in zip(here.tolist(), count.tolist(), strict=True):
             if n >= 0:
                 nodes[n] = nodes.get(n, 0) + pages
@@ -114,40 +112,20 @@ def heat_by_mapping(trace: Trace) -> list[dict[str, Any]]:
     sampled, and its ``share``. A sample belongs to what was mapped last at its address; what was
     mapped between two readings is left out.
     """
-    samples = trace.samples
-    if not len(samples):
-        return []
+    samples, groups, size = trace.samples, dict[tuple[int, str], int](), list[int]()
     group = np.full(len(samples), -1, np.int64)
-    groups: dict[tuple[int, str], int] = {}
-    size: list[int] = []
-    newest_first: dict[int, list[MappingSnapshot]] = {}
-    for mapped in reversed(trace.mappings):
-        newest_first.setdefault(mapped.process, []).append(mapped)
-    by_process = np.argsort(samples.process, kind="stable")
-    found, begin = np.unique(samples.process[by_process], return_index=True)
-    for index, left in zip(found.tolist(), np.split(by_process, begin[1:]), strict=True):
-        rows = left
-        for mapped in newest_first.get(index, []):
-            if not len(rows):
-                break
-            if not len(mapped.start):
-                continue
-            at = np.searchsorted(mapped.start, samples.address[rows], "right") - 1
-            inside = (at >= 0) & (samples.address[rows] < mapped.end[at])
-            named = np.full(len(mapped.start), -1, np.int64)
-            seen = len(groups)
-            for i in np.unique(at[inside]).tolist():
-                kind = _NO_FILE.get(int(mapped.kind[i]), "anonymous")
-                key = index, mapped.path[i] or f"{kind} at {int(mapped.start[i]):#x}"
-                named[i] = groups.setdefault(key, len(groups))
-                size += [0] * (len(groups) - len(size))
-                if named[i] >= seen:
-                    size[named[i]] += int(mapped.end[i] - mapped.start[i])
-            group[rows[inside]] = named[at[inside]]
-            rows = rows[~inside]
+    for mapped, at, rows in trace.located(samples.address):
+        named = np.full(len(mapped.start), -1, np.int64)
+        seen = len(groups)
+        for i in np.unique(at).tolist():
+            kind = _NO_FILE.get(int(mapped.kind[i]), "anonymous")
+            key = mapped.process, mapped.path[i] or f"{kind} at {int(mapped.start[i]):#x}"
+            named[i] = groups.setdefault(key, len(groups))
+            size += [0] * (len(groups) - len(size))
+            if named[i] >= seen:
+                size[named[i]] += int(mapped.end[i] - mapped.start[i])
+        group[rows] = named[at]
     known = group >= 0
-    if not known.any():
-        return []
     accesses = np.bincount(group[known], samples.period[known], len(groups))
     page = (samples.address[known] // np.uint64(PAGE_BYTES)).astype(np.int64)
     of_page = np.unique(group[known] << _PAGE_BITS | page) >> _PAGE_BITS

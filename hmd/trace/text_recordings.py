@@ -25,7 +25,7 @@ import numpy as np
 from hmd.base.errors import UsageError
 from hmd.linux.mappings import MappingAccess
 from hmd.sample.access_batch import Kind
-from hmd.sample.perf_ring import Level, RecordColumns, SampleFormat, SampleType, read_records
+from hmd.sample.perf_ring import ASKED, Level, RecordColumns, SampleFormat, SampleType, read_records
 from hmd.trace.perf_recording import PerfRecording, clean_name, read_failed
 from hmd.trace.reader import MAX_INT64, TraceError
 
@@ -45,22 +45,23 @@ _PATTERNS: Final = {
     "addr": r"(?P<addr>[0-9a-f]{1,16})\b\s*",
     "data_src": r"(?P<data_src>[0-9a-f]{1,16}) \|[^\n]*?(?<!\s)(?=\s{3,}\d|\s*$)\s*",
     "weight": r"(?P<weight>\d{1,20})\b\s*",
-    "ip": r"[0-9a-f]{1,16}\b\s*",
+    "ip": r"(?P<ip>[0-9a-f]{1,16})\b\s*",
     "phys_addr": r"[0-9a-f]{1,16}\b\s*",
 }
 _NEEDED: Final = ("comm", "pid", "tid", "time", "event", "addr")
 _MAPPED: Final = re.compile(
     r".*?(?P<s>\d{1,10})\.(?P<ns>\d{9}|\d{6}): PERF_RECORD_MMAP2? (?P<pid>-?\d{1,10})/-?\d+: "
-    r"\[0x(?P<start>[0-9a-f]{1,16})\(0x(?P<length>[0-9a-f]{1,16})\)[^\]]*\]: "
+    r"\[0x(?P<start>[0-9a-f]{1,16})\(0x(?P<length>[0-9a-f]{1,16})\)"
+    r"(?: @ (?:0x)?(?P<offset>[0-9a-f]{1,16}))?[^\]]*\]: "
     r"(?P<access>\S+) (?P<path>.*)"
 )
 _TEXTS: Final = {"os release": "kernel", "cpudesc": "machine", "cpuid": "cpuid"}
 _HEADER: Final = re.compile(r"# (os release|cpudesc|cpuid|cmdline|nrcpus online) : (.*)")
 _TYPE: Final = (
-    SampleType.TID | SampleType.TIME | SampleType.ADDR | SampleType.CPU | SampleType.PERIOD
-    | SampleType.WEIGHT | SampleType.DATA_SRC
+    SampleType.IP | SampleType.TID | SampleType.TIME | SampleType.ADDR | SampleType.CPU
+    | SampleType.PERIOD | SampleType.WEIGHT | SampleType.DATA_SRC
 )  # fmt: skip
-_RECORD_WORDS: Final = 8
+_RECORD_WORDS: Final = 9
 _SAMPLE_HEADER: Final = 9 | (8 * _RECORD_WORDS) << 48
 _BATCH_LINES: Final = 1 << 15
 _MAX_LINE: Final = 1 << 12
@@ -90,7 +91,7 @@ class PerfScript(PerfRecording):
         self._forget()
         self._names: dict[int, str] = {}
         columns, rows = (
-            RecordColumns(_BATCH_LINES, levels=True),
+            RecordColumns(_BATCH_LINES, also=ASKED),
             dict[Kind, list[tuple[int, ...]]](),
         )
         try:
@@ -144,6 +145,7 @@ class PerfScript(PerfRecording):
         kind = Kind.FAULT if fault else Kind.STORE if "store" in event.lower() else Kind.LOAD
         return kind, (
             _SAMPLE_HEADER,
+            int(words.get("ip", "0"), 16),
             pid & 0xFFFFFFFF | (tid & 0xFFFFFFFF) << 32,
             time_ns,
             int(words["addr"], 16),
@@ -158,10 +160,11 @@ class PerfScript(PerfRecording):
         if found is not None:
             flags = zip("rwxs", MappingAccess, strict=True)
             access = sum(flag for letter, flag in flags if letter in found["access"])
-            start, length = int(found["start"], 16), int(found["length"], 16)
+            offset = int(found["offset"] or "0", 16)
+            where = int(found["start"], 16), int(found["length"], 16), offset
             time_ns, pid = _time_ns(found.groupdict()), int(found["pid"])
             if pid > 0:
-                self.tasks.add_mapping(time_ns, pid, start, length, access, found["path"])
+                self.tasks.add_mapping(time_ns, pid, where, access, found["path"])
 
     def _add_header(self, text: str) -> None:
         found = _HEADER.match(text)
@@ -261,7 +264,7 @@ class AccessText(PerfRecording):
         """Yield all accesses; the first reading counts them, and the second one has their times."""
         self._forget()
         self.about.events[self._form] = None
-        columns, rows, count = RecordColumns(_BATCH_LINES, levels=True), [], 0
+        columns, rows, count = RecordColumns(_BATCH_LINES, also=ASKED), [], 0
         columns.period[:], columns.level[:] = 1, Level.UNKNOWN
         for row in self._rows():
             rows.append(row)

@@ -37,7 +37,10 @@ class TracedProcess:
 
 @dataclass(frozen=True, slots=True)
 class MappingSnapshot:
-    """The mappings of a process at one time; columns have shape ``(n,)``, in order of address."""
+    """The mappings of a process at one time; columns have shape ``(n,)``, in order of address.
+
+    ``offset`` is where in its file a mapping begins, in bytes; None where it is unknown.
+    """
 
     time_ns: int
     process: int
@@ -46,6 +49,7 @@ class MappingSnapshot:
     kind: npt.NDArray[np.uint8]
     access: npt.NDArray[np.uint8]
     path: tuple[str, ...]
+    offset: npt.NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,39 @@ class Trace:
     def batches(self) -> Iterator[Samples]:
         """Yield all samples, at once."""
         yield self.samples
+
+    def last_nodes(self, process: int) -> tuple[Pages, Nodes]:
+        """Return the pages of a process, ascending, and the node where each was last seen."""
+        changes = [change.by_page() for change in self.placement if change.process == process]
+        page = np.concatenate([np.empty(0, np.uint64), *(p for p, _ in changes)])
+        node = np.concatenate([np.empty(0, np.int16), *(n for _, n in changes)])
+        # Of equal pages, unique returns the first of the reversed.
+        pages, last = np.unique(page[::-1], return_index=True)
+        return pages, node[::-1][last]
+
+    def located(
+        self, address: npt.NDArray[np.uint64]
+    ) -> Iterator[tuple[MappingSnapshot, npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
+        """Yield which mappings hold an address of each sample, of its data or its code; ``(n,)``.
+
+        A snapshot, the mapping's row in it of each sample found there, and the samples' rows. A
+        sample belongs to what was mapped last at its address; what was never seen is left out.
+        """
+        newest_first: dict[int, list[MappingSnapshot]] = {}
+        for mapped in reversed(self.mappings):
+            newest_first.setdefault(mapped.process, []).append(mapped)
+        by_process = np.argsort(self.samples.process, kind="stable")
+        found, begin = np.unique(self.samples.process[by_process], return_index=True)
+        # Without samples, split gives one part of none.
+        for index, rows in zip(found.tolist(), np.split(by_process, begin[1:]), strict=False):
+            for mapped in newest_first.get(index, []):
+                if not len(rows) or not len(mapped.start):
+                    continue
+                at = np.searchsorted(mapped.start, address[rows], "right") - 1
+                inside = (at >= 0) & (address[rows] < mapped.end[at])
+                if inside.any():
+                    yield mapped, at[inside], rows[inside]
+                rows = rows[~inside]  # noqa: PLW2901
 
     @property
     def clock(self) -> ClockKind:

@@ -94,6 +94,8 @@ class TraceWriter:
             "access": mappings.access.astype("u1"),
             "path": np.array([index[path] for path in mappings.path], "<u4"),
         }
+        if mappings.offset is not None:
+            columns["offset"] = mappings.offset.astype("<u8")
         # Paths may be many and long: they are a column of bytes, not words of the block.
         text = np.frombuffer(json.dumps(paths).encode(), np.uint8)
         words = {"time_ns": mappings.time_ns, "process": mappings.process}

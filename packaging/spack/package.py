@@ -19,6 +19,7 @@ class PyHmdTiering(PythonPackage):
 
     variant("plot", default=True, description="pictures")
     variant("parquet", default=False, description="export to Parquet")
+    variant("symbols", default=True, description="names of functions")
     variant("frames", default=False, description="samples as pandas or polars frames")
 
     depends_on("c", type="build")
@@ -38,5 +39,6 @@ class PyHmdTiering(PythonPackage):
         depends_on("py-rich@13.7:")
         depends_on("py-matplotlib@3.8:", when="+plot")
         depends_on("py-pyarrow@15:", when="+parquet")
+        depends_on("py-pyelftools@0.29:", when="+symbols")
         depends_on("py-pandas@2:", when="+frames")
         depends_on("py-polars@1:", when="+frames")

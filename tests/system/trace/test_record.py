@@ -22,12 +22,14 @@ from hmd.linux.targets import TargetSpec
 from hmd.linux.topology import Topology, read_topology
 from hmd.sample.access_batch import Kind
 from hmd.sample.sampler import SampleSettings
+from hmd.trace.functions import heat_by_function
 from hmd.trace.reader import read_trace
 from hmd.trace.recorder import Recorder, RecordSettings, Sources
 from hmd.trace.session import Launched, RecordRequest, describe, record_command, record_running
 from hmd.trace.summary import summarise
 from hmd.trace.trace import Trace
 from hmd.trace.writer import TraceWriter
+from tests.fakes.two_functions import MISSES, STAYS, compiled
 
 TOUCH = """
 import mmap, os, sys, time
@@ -88,6 +90,29 @@ def test_record_command_saves_accesses_mappings_and_placement(tmp_path: Path) ->
     assert trace.about["instructions_detail"]
     assert not trace.samples.instructions.any()
     assert [tier["nodes"] for tier in trace.about["tiers"]] == [[0]]
+
+
+LONG_ENOUGH = "20000"
+"""Rounds after which mappings have been read, some 0.3 s."""
+
+
+def test_recording_tells_the_functions_that_touched_memory(tmp_path: Path) -> None:
+    program = compiled(tmp_path)
+    record_command(request(tmp_path / "t"), [str(program), "8", LONG_ENOUGH])
+    found, _ = heat_by_function(read_trace(tmp_path / "t"))
+    share = {each["function"]: each["share"] for each in found}
+    assert next(iter(share)) == MISSES
+    # 2048 pages against one; the rest is the start of the program and of libraries.
+    assert share[MISSES] > 0.8
+    assert share.get(STAYS, 0.0) < 0.01
+
+
+def test_recording_says_that_code_runs_from_anonymous_memory(tmp_path: Path) -> None:
+    program = compiled(tmp_path)
+    record_command(request(tmp_path / "t"), [str(program), "8", LONG_ENOUGH, "copied"])
+    hottest = heat_by_function(read_trace(tmp_path / "t"))[0][0]
+    assert (hottest["function"], hottest["offset"]) == (None, None)
+    assert hottest["mapping"] == "anonymous memory, as of a JIT compiler"
 
 
 def test_record_command_includes_children(tmp_path: Path) -> None:

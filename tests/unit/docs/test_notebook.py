@@ -18,6 +18,7 @@ from hmd.base.errors import MissingError, UsageError
 from hmd.base.units import PAGE_BYTES
 from hmd.cli.main import main
 from hmd.notebook import Picture
+from hmd.sample.access_batch import COLUMNS
 from hmd.trace.writer import write_trace
 from tests.unit.cli.test_estimate_command import FAST, SLOW
 from tests.unit.cli.test_tune_command import recorded
@@ -119,5 +120,5 @@ def test_frames_have_all_columns(folder: Path, package: str) -> None:
             make()
         return
     frame = make()
-    assert frame.shape == (len(SLOW.samples), 9)
+    assert frame.shape == (len(SLOW.samples), len(COLUMNS))
     assert (frame["address"].to_numpy() == SLOW.samples.address).all()

@@ -57,6 +57,20 @@ def test_rows_without_process_or_user_address_are_dropped(rows: list[tuple[int, 
     assert columns.physical[: len(kept)].tolist() == [i for i, _, _ in kept]
 
 
+def test_instructions_are_read_where_asked_for_and_stay_with_their_rows() -> None:
+    ring = bytearray(4096 + 4096)
+    for i in range(4):
+        struct.pack_into("<IHHQQ", ring, 4096 + 24 * i, SAMPLE, 0, 24, 1000 + i, 4096 * i)
+    struct.pack_into("<Q", ring, 1024, 24 * 4)
+    columns = RecordColumns(8, also=("code_address",))
+    memory = np.frombuffer(ring, np.uint8)
+    Ring.over(memory, SampleType.IP | SampleType.ADDR).drain(columns)
+    assert columns.code_address[:4].tolist() == [1000, 1001, 1002, 1003]
+    columns.keep(np.array([0, -1, 0, 0], np.int32), 1 << 56)  # the first has no address
+    assert columns.code_address[: columns.count].tolist() == [1002, 1003]
+    assert not hasattr(RecordColumns(8), "code_address")
+
+
 def test_process_column_of_other_length_is_refused() -> None:
     with pytest.raises(ValueError, match="processes of 1 rows, not 0"):
         RecordColumns(4).keep(np.zeros(1, np.int32), 1 << 56)

@@ -44,7 +44,7 @@ OWN = os.getpid()
 
 
 def drain(memory: SpeMemory, capacity: int = 100) -> RecordColumns:
-    columns = RecordColumns(capacity)
+    columns = RecordColumns(capacity, also=("code_address",))
     memory.reader.drain(columns)
     assert memory.word(packets.AUX_TAIL)[0] == memory.word(packets.AUX_HEAD)[0]
     return columns
@@ -67,6 +67,7 @@ def test_record_becomes_a_row() -> None:
     assert columns.cpu[:2].tolist() == [3, 3]
     assert columns.thread[:2].tolist() == [71, 0]
     assert columns.physical[:2].tolist() == [0x8_0000_2000, 0]
+    assert columns.code_address[:2].tolist() == [0x400000, 0x400000]
     assert not memory.reader.pending
 
 

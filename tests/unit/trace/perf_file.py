@@ -132,9 +132,10 @@ def fork(event: Event, pid: int, parent: int, time: int) -> bytes:
 
 
 def mmap2(
-    event: Event, pid: int, start: int, length: int, path: str, time: int, prot: int = 3
-) -> bytes:
-    body = struct.pack("<IIQQQ", pid, pid, start, length, 0) + bytes(24)
+    event: Event, pid: int, start: int, length: int, path: str, time: int, prot: int = 3,
+    offset: int = 0,
+) -> bytes:  # fmt: skip
+    body = struct.pack("<IIQQQ", pid, pid, start, length, offset) + bytes(24)
     body += struct.pack("<II", prot, 2) + padded(path)
     return record(MMAP2, body + trailer(event, pid, time))
 

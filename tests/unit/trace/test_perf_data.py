@@ -18,10 +18,12 @@ from hmd.cli.main import main
 from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import Kind
 from hmd.trace.convert import open_recording
+from hmd.trace.functions import heat_by_function
 from hmd.trace.perf_recording import Import, import_recording
 from hmd.trace.reader import TraceError, read_trace
 from hmd.trace.trace import Trace
 from tests.fakes import spe_packets
+from tests.fakes.two_functions import MISSES, address_of, compiled
 from tests.unit.trace.perf_file import (
     AUX,
     AUXTRACE,
@@ -259,6 +261,25 @@ def test_import_processes_their_names_and_mappings(tmp_path: Path) -> None:
     ]
     assert [row[2] for row in rows[200]] == ["", "/lib/x.so", "[heap]", ""]
     assert (trace.begin_ns, trace.runtime_ns) == (2, 7)
+
+
+def test_import_names_the_functions_of_instructions(tmp_path: Path) -> None:
+    program, event = compiled(tmp_path), Event()
+    # Of a position-independent program, sections have the same offset and address here.
+    begin = address_of(program, MISSES)
+    code, page = 0x5500_0000_0000, 0x1000
+    at = code + begin - begin // page * page
+    mapped = mmap2(event, 100, code, 2 * page, str(program), 1, 5, begin // page * page)
+    # A later mapping covers its second half.
+    covered = mmap2(event, 100, code + page, page, "//anon", 2)
+    made = PerfFile([event], [comm(event, 100, "one", 0), mapped, covered])
+    made.records += [
+        sample(event, values(0x7F0000, time=5) | {1: each}) for each in (at + 4, code + page)
+    ]
+    found, unnamed = heat_by_function(imported(made.file(), tmp_path)[0])
+    assert [each["function"] for each in found] == [MISSES, None]
+    assert found[1]["mapping"] == "anonymous memory, as of a JIT compiler"
+    assert not unnamed
 
 
 def test_import_of_long_commands_and_many_long_paths_is_a_trace(tmp_path: Path) -> None:

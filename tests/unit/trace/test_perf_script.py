@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,6 +73,17 @@ def test_script_of_other_fields_and_without_cpu(tmp_path: Path) -> None:
     assert trace.samples.time_ns.tolist() == [16391775344000]
     assert trace.samples.kind.tolist() == [Kind.FAULT]
     assert trace.samples.period.tolist() == [1]
+
+
+def test_script_with_instructions_and_offsets_of_mappings(tmp_path: Path) -> None:
+    mapping = MAPPING.replace("@ 0 08:01", "@ 0x3000 08:01")
+    line = NO_CPU.replace("7fd092fce650", "4e7ca80           4e7c0d7").replace("32410", "17575")
+    trace, _ = imported(mapping + line, tmp_path, "comm,pid,tid,time,event,addr,ip")
+    assert trace.samples.code_address.tolist() == [0x4E7C0D7]
+    assert [np.array(each.offset).tolist() for each in trace.mappings] == [[0x3000]]
+    trace, _ = imported(MAPPING + SAMPLES, tmp_path)
+    assert trace.samples.code_address.tolist() == [0, 0]
+    assert [np.array(each.offset).tolist() for each in trace.mappings] == [[0]]
 
 
 def test_script_line_of_other_fields_refused_with_line_and_command(tmp_path: Path) -> None:

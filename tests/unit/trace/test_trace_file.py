@@ -40,6 +40,8 @@ def samples_of(count: int, seed: int = 0) -> Samples:
     }
     columns["time_ns"] = np.sort(columns["time_ns"] >> np.uint64(20))
     columns["process"] = columns["process"] % 2
+    # Half of the code in the mapped file.
+    columns["code_address"][::2] = 0x7FFF0000 + columns["code_address"][::2] % 0x1000
     return Samples(**columns)
 
 
@@ -58,6 +60,7 @@ def trace_of(count: int) -> Trace:
                 np.array([1, 3], np.uint8),
                 np.array([3, 5], np.uint8),
                 ("[heap]", "/usr/lib/ünï.so"),
+                np.array([0, 0x1000], np.uint64),
             ),
         ),
         placement=(
@@ -97,6 +100,7 @@ def assert_equal(left: Trace, right: Trace) -> None:
     for a, b in zip(left.mappings, right.mappings, strict=True):
         assert (a.time_ns, a.process, a.path) == (b.time_ns, b.process, b.path)
         np.testing.assert_array_equal(a.end, b.end)
+        np.testing.assert_array_equal(np.array(a.offset), np.array(b.offset))
     for c, d in zip(left.placement, right.placement, strict=True):
         assert (c.time_ns, c.process) == (d.time_ns, d.process)
         np.testing.assert_array_equal(c.pages, d.pages)
@@ -258,6 +262,7 @@ def test_write_trace_samples_take_under_8_bytes_each(tmp_path: Path) -> None:
         latency_ns=random.integers(80, 120, count).astype(np.uint32),
         period=np.full(count, 199, np.uint32),
         instructions=np.zeros(count, np.uint64),
+        code_address=np.uint64(0x5500_0000_1000) + random.integers(0, 16, count).astype(np.uint64),
     )
     write_trace(tmp_path / "t", Trace({}, (TracedProcess(1, "x"),), samples))
     assert (tmp_path / "t").stat().st_size < 8 * count

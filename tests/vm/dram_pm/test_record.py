@@ -19,8 +19,10 @@ from hmd.emulate.demo.programs import INCLUDES, SOURCE
 from hmd.emulate.vm.boot import Machine
 from hmd.linux.emulator_memory import PluginVcpuCounters
 from hmd.sample.access_batch import Kind
+from hmd.trace.functions import heat_by_function
 from hmd.trace.reader import read_trace
 from hmd.trace.trace import Trace
+from tests.fakes.two_functions import MISSES, STAYS, compiled
 
 CHECKOUT = Path(__file__).parents[3]
 MIB = 1 << 20
@@ -238,6 +240,30 @@ def test_record_sample_periods_sum_to_counted_misses(run: Run) -> None:
     lost = 1 + run.trace.losses.lost / len(samples)
     missed = int(samples.period[load & waited].sum()) * lost
     assert missed == pytest.approx(counted("load_misses"), rel=0.1), run.trace.losses
+
+
+def test_record_tells_which_function_misses(machine: Machine, machine_share: Path) -> None:
+    program, path = compiled(machine_share, "-static"), machine_share / "functions.hmdt"
+    words = ["record", "--tier", "slow", "--period", "31", "-o", str(path), "--"]
+    machine.start_model()
+    try:
+        done = machine.run(
+            [sys.executable, "-m", "hmd", *words, str(program), "64", "4"],
+            cwd=CHECKOUT,
+            timeout=400,
+        )
+    finally:
+        machine.stop_model()
+    assert done.returncode == 0, done.stderr
+    found, unnamed = heat_by_function(read_trace(path))
+    hottest = found[0]
+    assert (hottest["function"], hottest["mapping"]) == (MISSES, str(program))
+    # The kernel clears the pages that the first round touches.
+    assert hottest["share"] > 0.5, found[:5]
+    assert sum(each["share"] for each in found if each["function"] == STAYS) < 0.01
+    assert hottest["slow_share"] > 0.99
+    assert hottest["mean_latency_ns"] > 300
+    assert not unnamed
 
 
 def test_record_tiers_equal_preset(trace: Trace, machine: Machine) -> None:
