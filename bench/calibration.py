@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench.documents.markdown import commit
+from bench.documents.markdown import commit, measured_with
 from bench.documents.markdown import table as markdown
 from bench.microbenchmarks import calibrate
 from bench.progress import print_progress
@@ -78,7 +78,7 @@ def main() -> int:
     if args.publish:
         known = json.loads(PUBLISHED.read_text())["presets"] if PUBLISHED.exists() else {}
         document = {
-            "command": "python -m bench.calibration --publish",
+            **measured_with(),
             "presets": known | found,
         }
         PUBLISHED.write_text(json.dumps(document, indent=1) + "\n")

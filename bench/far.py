@@ -34,7 +34,7 @@ from typing import Any, Final
 from bench.compare.guest_services import Pace, running_daemon
 from bench.compare.policies import SUITE
 from bench.compare.testbed import FIRST_TOUCH, GROUP, Testbed, stage
-from bench.documents.markdown import commit, host, table
+from bench.documents.markdown import measured_with, table
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
 from hmd.base.errors import HmdError
@@ -201,8 +201,7 @@ def publish(rows: list[dict[str, Any]]) -> None:
     new = {row["program"] for row in rows}
     kept = [row for row in document.get("rows", []) if row["program"] not in new]
     every = sorted(kept + rows, key=lambda row: list(PROGRAMS).index(row["program"]))
-    document = {"command": "python -m bench.far --publish", "commit": commit(), "host": host()}
-    document |= {"preset": PRESET, "max_slowdown": MAX_SLOWDOWN, "period": PERIOD}
+    document = {**measured_with(), "preset": PRESET, "max_slowdown": MAX_SLOWDOWN, "period": PERIOD}
     document |= {"out_share": largest_shares(every), "rows": every}
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 

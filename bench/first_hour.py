@@ -34,11 +34,7 @@ SCRIPT: Final = "packaging/first_hour.sh"
 def main(source: str) -> None:
     """Run the first hour from a clone or a package; update its part of the results."""
     name = "clone" if source == "clone" else "package"
-    about = {
-        "command": f"python -m bench.first_hour {'clone' if name == 'clone' else 'PACKAGE'}",
-        "commit": markdown.commit(),
-        "host": markdown.host(),
-    }
+    about = markdown.measured_with()
     LOGS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=LOGS) as made:
         folder = Path(made) / "debian"

@@ -30,7 +30,7 @@ from bench.compare.filled_node import FilledNode
 from bench.compare.guest_services import running_daemon
 from bench.compare.systems import BALANCING_SCALED
 from bench.compare.testbed import DILATION, GROUP, STEP_NS, Start, Testbed
-from bench.documents.markdown import commit, host, table
+from bench.documents.markdown import measured_with, table
 from hmd.base.errors import HmdError
 from hmd.emulate.assets import compile_static
 from hmd.emulate.demo.measure import FAST_NODE, open_fast_node
@@ -179,7 +179,7 @@ def publish(rows: list[dict[str, Any]], command: str, part: str = "") -> None:
     new = {row["program"] for row in rows}
     kept = [row for row in place.get("rows", []) if row["program"] not in new]
     every = sorted(kept + rows, key=lambda row: list(PROGRAMS).index(row["program"]))
-    place |= {"command": command, "commit": commit(), "host": host(), "preset": PRESET}
+    place |= {**measured_with(), "command": command, "preset": PRESET}
     place |= {**summary(every), "rows": every}
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from bench.documents.markdown import commit
+from bench.documents.markdown import measured_with
 from hmd.emulate.assets import compile_static
 from hmd.emulate.preset import load, with_nodes
 from hmd.emulate.vm.boot import Machine
@@ -64,8 +64,7 @@ def main() -> None:
     program = compile_static(SOURCE)
     found = in_guest(program, args.seconds)
     document = {
-        "command": "python -m bench.pmu_model -o docs/results/pmu_model.json",
-        "commit": commit(),
+        **measured_with(),
         "preset": "dram-pm",
         "tag_interval": load("dram-pm").sampling.tag_interval,
         "ways": found,

@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.documents.markdown import commit, table
+from bench.documents.markdown import measured_with, table
 from bench.progress import print_progress
 from bench.suite.ground_truth import RecordedStream, recorded
 from hmd.emulate.preset import Preset, load
@@ -153,8 +153,7 @@ def simulated_seconds(stream: MissStream, preset: Preset, key: str) -> float:
 def _document(found: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     whole = [each for each in found.values() if "speed" in each]
     document = {
-        "command": "python -m bench.tagged_loads -o docs/results/tagged_loads.json",
-        "commit": commit(),
+        **measured_with(),
         "preset": preset.name,
         "tag_interval": preset.sampling.tag_interval,
         "programs": found,

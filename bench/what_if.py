@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.documents.markdown import commit, host
+from bench.documents.markdown import measured_with
 from hmd.emulate.preset import load
 from hmd.emulate.recordings.misses import MissStream
 from hmd.metrics.counters import Counters
@@ -155,9 +155,7 @@ def main() -> int:
             "uncounted": errors(
                 [{**row, "error": row["uncounted"] / row["run"] - 1} for row in rows]
             ),
-            "command": " ".join(["python -m bench.what_if", *sys.argv[1:]]),
-            "commit": commit(),
-            "host": host(),
+            **measured_with(),
             "rows": rows,
         }
         target.write_text(json.dumps(document, indent=1) + "\n")

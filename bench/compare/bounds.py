@@ -27,6 +27,7 @@ from bench.compare.guest_services import PACE
 from bench.compare.policies import ROOT, SUITE
 from bench.compare.simulations import DELAY_S, UNSAMPLED, made
 from bench.compare.testbed import DILATION, PRESET
+from bench.documents.markdown import measured_with
 from bench.known_misses import bounds
 from bench.progress import print_progress
 from bench.suite.ground_truth import recorded
@@ -94,7 +95,7 @@ def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the file's content: the cases, with geometric means of speeds by name."""
     names = [name for name in found[0]["seconds"] if name != "first touch"]
     means = {name: round(geometric_mean(times(case, name) for case in found), 4) for name in names}
-    return {"command": "python -m bench.compare.bounds", "geomean": means, "cases": list(found)}
+    return {**measured_with(), "geomean": means, "cases": list(found)}
 
 
 def times(case: Mapping[str, Any], name: str) -> float:

@@ -39,7 +39,7 @@ from bench.compare.guest_services import GuestDaemon, running_daemon
 from bench.compare.policies import FOLDER, ROOT, SUITE
 from bench.compare.systems import hmd_with
 from bench.compare.testbed import FIRST_TOUCH, Testbed, footprint_bytes, stage
-from bench.documents.markdown import commit, host
+from bench.documents.markdown import measured_with
 from bench.suite.inputs import prepare
 from hmd.base.errors import ConfigError, HmdError
 from hmd.base.units import MIB
@@ -86,10 +86,7 @@ def main() -> int:
         return 1
     programs = {name: summary(found) for name, found in runs.items()}
     document = {
-        "command": f"python -m bench.compare.daemon_cost {args.programs} --policy {args.policy} "
-        f"--ratio {args.ratio} --pairs {args.pairs}",
-        "commit": commit(),
-        "host": host(),
+        **measured_with(),
         "policy": args.policy,
         "ratio": args.ratio,
         "programs": programs,

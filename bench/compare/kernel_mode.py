@@ -28,7 +28,7 @@ from bench.compare.comparison_case import ComparisonCase, ComparisonTrial, run_t
 from bench.compare.guest_services import Pace, running_daemon, running_damon
 from bench.compare.systems import DAMON, FIRST
 from bench.compare.testbed import FIRST_TOUCH, Testbed, footprint_bytes, stage
-from bench.documents.markdown import commit, table
+from bench.documents.markdown import measured_with, table
 from bench.suite.ground_truth import program_digest
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program, parse
@@ -81,9 +81,7 @@ def main() -> int:
 
 def _write(path: Path, programs: Mapping[str, Any]) -> None:
     document = {
-        "command": "python -m bench.compare.kernel_mode -o docs/results/kernel_mode.json",
-        "commit": commit(),
-        "host": f"{_cpu_name()}, emulated by QEMU",
+        **measured_with(),
         "policy": POLICY,
         "ratio": RATIO,
         "programs": programs,
@@ -177,11 +175,6 @@ def _prepared(name: str) -> tuple[Command, int | None]:
     make = partial(prepare, program, inputs)
     footprint = footprint_bytes(name, digest, make, BUILD / "compare")
     return make(), ComparisonCase(name, RATIO, FIRST.name).fast_bytes(footprint)
-
-
-def _cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
 
 
 def speeds_table(programs: Mapping[str, Mapping[str, Any]]) -> str:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -63,7 +62,7 @@ from bench.compare.tables import (
 )
 from bench.compare.tables import summary as policy_summary
 from bench.compare.testbed import DILATION, PRESET
-from bench.documents.markdown import commit
+from bench.documents.markdown import commit, measured_with
 from bench.suite.program import load_program
 from hmd.base.errors import HmdError
 from hmd.cli.plots import picture
@@ -336,9 +335,7 @@ def summary(
         "failed": {str(case): why for case, why in outcomes.failed.items()},
         "preset": PRESET,
         "dilation": DILATION,
-        "commit": commit(),
-        "machine": f"{platform.machine()}, {platform.release()}",
-        "command": "make bench-policies",
+        **measured_with(),
     }
 
 

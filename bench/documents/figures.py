@@ -2,7 +2,8 @@
 """Figures in documents, filled in from docs/results/*.json.
 
     python -m bench.documents.figures           write the figures into the documents
-    python -m bench.documents.figures --check   exit with 1 where a document differs
+    python -m bench.documents.figures --check   exit with 1 where a document differs, or a file of
+                                                results does not say what it was measured with
 
 A figure stands between two comments; the first names it in the notation of ``str.format``, over
 the results by the name of their file:
@@ -120,6 +121,26 @@ def results(folder: Path = RESULTS) -> dict[str, Any]:
     return found | derived(found)
 
 
+MEASURED_WITH: Final[Mapping[str, str]] = {
+    "command": r"(python -m bench\.|make )\S.*",
+    "commit": r"[0-9a-f]{7,40}(-dirty)?",
+    "host": r".+",
+    "date": r"20\d\d-\d\d-\d\d",
+}
+"""What each file of results says: forms as :func:`bench.documents.markdown.measured_with` has."""
+
+
+def unexplained(document: Mapping[str, Any]) -> list[str]:
+    """Return which of ``MEASURED_WITH`` a file of results lacks, itself and in one of its parts."""
+    parts = [part for part in document.values() if isinstance(part, dict) and "command" in part]
+    places = [document] if "command" in document or not parts else parts
+    return [
+        name
+        for name, form in MEASURED_WITH.items()
+        if not all(re.fullmatch(form, str(place.get(name, ""))) for place in places)
+    ]
+
+
 def figure(name: str, found: Mapping[str, Any]) -> str:
     """Return a figure as text; ``ValueError`` where the results do not have it."""
     parts = _NAME.fullmatch(name)
@@ -177,11 +198,18 @@ def documents() -> list[Path]:
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+_REPAIR: Final = "measure it again; its bench writes them (bench.documents.markdown.measured_with)"
+
+
 def main() -> int:
     """Fill in or check all documents; returns the exit code."""
     parser = argparse.ArgumentParser(description="Fill in the documents' figures.")
     parser.add_argument("--check", action="store_true", help="change nothing, report differences")
     check, found, code = parser.parse_args().check, results(), 0
+    for name, document in found.items() if check else ():
+        if (RESULTS / f"{name}.json").exists() and (lacking := unexplained(document)):
+            print(f"docs/results/{name}.json: no {', '.join(lacking)}: {_REPAIR}")
+            code = 1
     for file in documents():
         text = file.read_text()
         if not check:

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: MIT
 """Markdown tables.
 
-What a measurement was taken with: the commit of this checkout, and how busy the host was.
+What a measurement was taken with: the command, the commit of this checkout, the host and how busy
+it was, and when. Each file of docs/results says so (bench.documents.figures checks that).
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -34,3 +38,14 @@ def host() -> str:
     """Return the host's CPUs, kernel and load average of the last minute, the bench's own in it."""
     load = os.getloadavg()[0]
     return f"{os.cpu_count()} CPUs, Linux {os.uname().release}, load average {load:.1f}"
+
+
+def measured_with() -> dict[str, str]:
+    """Return what this process measures with; figures of two boots differ by some per cent."""
+    return {
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "commit": commit(),
+        "host": host(),
+        "boot": Path("/proc/sys/kernel/random/boot_id").read_text()[:8],
+        "date": datetime.now(UTC).date().isoformat(),
+    }

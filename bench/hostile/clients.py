@@ -41,6 +41,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.documents.markdown import measured_with
 from bench.hostile.confined_daemon import DAEMON_UID, ConfinedDaemon, confined_daemon
 from hmd.base.errors import HmdError, NotPermittedError
 from hmd.control.client import send_admin_request
@@ -55,7 +56,6 @@ REOPEN_S: Final = 1.0
 
 Connect = Callable[[], socket.socket]
 
-COMMAND: Final = "python -m bench.hostile.clients --seconds 600 --publish"
 METRICS_PORT: Final = 19742
 PAUSE_EVERY_S: Final = 0.5
 SCRAPE_EVERY_S: Final = 0.25
@@ -202,7 +202,7 @@ def main() -> int:
     OUTPUT.write_text(json.dumps(figures, indent=1) + "\n")
     if args.publish:
         known = json.loads(PUBLISHED.read_text()) if PUBLISHED.is_file() else {}
-        known["clients"] = {**figures, "command": COMMAND}
+        known["clients"] = {**figures, **measured_with()}
         PUBLISHED.write_text(json.dumps(known, indent=1) + "\n")
     return 0
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.documents.markdown import measured_with
 from bench.scale.tick_cost import raised
 from hmd.policy.registry import warm_apart
 
@@ -243,7 +244,7 @@ def main() -> None:
         )
     if len(rows) == len(cases):
         found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        found[key] = [row.document() for row in rows]
+        found |= {key: [row.document() for row in rows], **measured_with()}
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -32,7 +32,7 @@ from typing import Any, Final
 from bench.compare.comparison_case import RATIOS
 from bench.compare.policies import ROOT
 from bench.compare.testbed import PRESET
-from bench.documents.markdown import commit
+from bench.documents.markdown import measured_with
 from bench.learned_policy.networks import FOLDER, HeldOutNetworks
 from bench.learned_policy.runs import (
     POLICIES,
@@ -137,7 +137,7 @@ def publish(found: Mapping[str, Any], variant: str | None) -> None:
     }  # fmt: skip
     kept = {name: before.get(name, empty) for name, empty in others.items()}
     if variant is None:
-        made = {"commit": commit(), **found, **kept}
+        made = {**found, **kept, **measured_with()}
     else:
         made = {**before, "variants": {**kept["variants"], variant: found}}
     PUBLISHED.write_text(json.dumps(made, indent=1) + "\n")

@@ -23,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from bench.documents.markdown import measured_with
 from hmd.base.units import PAGE_BYTES
 from hmd.heat.settings import CHUNK_BYTES, CHUNK_PAGES, HeatSettings
 from hmd.heat.table import HeatTable
@@ -36,7 +37,6 @@ from hmd.sample.access_batch import AccessBatch
 from hmd.tick.tick import PAGEOUT_ROWS, POLICY_ROWS
 
 PUBLISHED: Final = Path("docs/results/plan_memory.json")
-COMMAND: Final = "python -m bench.scale.plan_memory --publish"
 TOPOLOGY: Final = Topology((Node(0, (0,), 1 << 40, (10, 20), 0), Node(1, (), 1 << 40, (20, 10), 1)))
 TICKS: Final = 4
 BUDGET_BYTES: Final = 1 << 30
@@ -115,7 +115,7 @@ def main() -> None:
         print(f"{name:14}{one['peak_mib']:10.0f}{one['cpu_s']:8.2f}{one['moves']:9.0f}", flush=True)
     if args.publish:
         document = {
-            "command": COMMAND,
+            **measured_with(),
             "rows": args.rows // CHUNK_PAGES * CHUNK_PAGES,
             "table_mib": heat.chunks.nbytes / 2**20,
             "worst_mib": max(one["peak_mib"] for one in found.values()),

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.documents.markdown import measured_with
 from bench.scale.scaled_memory import ScaledSamples
 from bench.scale.tick_cost import ScaleCase, ScaledRun
 from bench.stages.ring import WrittenRing, sampler_over
@@ -217,7 +218,7 @@ def main(words: list[str]) -> int:
             flush=True,
         )
         known = [rows[each.name] for each in CASES if each.name in rows]
-        result = {"command": "python -m bench.scale.quota", "quota": known}
+        result = {**measured_with(), "quota": known}
         RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 

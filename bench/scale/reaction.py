@@ -38,7 +38,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.documents.markdown import commit, host
+from bench.documents.markdown import measured_with
 from bench.scale.quota import PacedSamples
 from bench.scale.scaled_memory import BASE, CPUS, FAST, ScaledMemory
 from bench.scale.tick_cost import RESULTS as SCALE
@@ -353,9 +353,7 @@ def main() -> int:
             )
         print(f"idle: {share:.3%} of a CPU", flush=True)
     document = {
-        "command": "make bench-reaction",
-        "commit": commit(),
-        "host": host(),
+        **measured_with(),
         "rows": rows,
         "idle_cpu_share": max(idle.values()),
         "idle_by_case": idle,

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.documents.markdown import measured_with
 from bench.scale.scaled_memory import BASE, ScaledSamples
 from bench.scale.scaled_quality import CASES, TICKS
 from bench.scale.tick_cost import SAMPLES
@@ -76,8 +77,7 @@ def main(arguments: list[str]) -> int:
         rows.append(row)
         shares = "".join(f"{share:10.3f}" for share in row.by_samples.values())
         print(f"{gib:>5} {pattern:>10} {row.by_detail:7.3f}{shares}", flush=True)
-    command = " ".join(["python -m bench.scale.scaled_bound", *arguments])
-    text = json.dumps({"command": command, "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
+    text = json.dumps({**measured_with(), "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(text)
     if args.publish:

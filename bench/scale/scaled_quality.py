@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.documents.markdown import measured_with
 from bench.scale.scaled_memory import ScaledSamples
 from bench.scale.tick_cost import ScaleCase, ScaledRun
 from hmd.base.units import GIB, PAGE_BYTES
@@ -66,7 +67,7 @@ def main(arguments: list[str]) -> int:
         print(f"{row.tracked_gib:5} {row.pattern:>10} {row.best:6.3f}{shares}", flush=True)
     OUTPUT.parent.mkdir(exist_ok=True)
     result = {
-        "command": " ".join(["python -m bench.scale.scaled_quality", *arguments]),
+        **measured_with(),
         "rows": [asdict(row) for row in rows],
     }
     OUTPUT.write_text(json.dumps(result, indent=1) + "\n")

@@ -33,7 +33,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.documents.markdown import commit, host
+from bench.documents.markdown import measured_with
 from bench.scale.plan_memory import peak_mib
 from bench.scale.scaled_memory import FAST, PATTERNS, ScaledMemory, ScaledSamples
 from bench.synthetic.modelled_ticks import modelled_ticks
@@ -340,7 +340,7 @@ def main(arguments: list[str]) -> int:
         )
     write([asdict(row) for row in rows], arguments)
     if args.publish:
-        publish_rows([asdict(row) for row in rows], args.runs)
+        publish_rows([asdict(row) for row in rows])
     return 0
 
 
@@ -354,18 +354,13 @@ def write(rows: list[dict[str, Any]], arguments: list[str]) -> None:
         draw(document, PICTURE, registry.DEFAULT)
 
 
-def publish_rows(found: list[dict[str, Any]], runs: int) -> None:
+def publish_rows(found: list[dict[str, Any]]) -> None:
     """Write the rows, with what others are known, and the picture of all into docs/."""
     known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     rows = merged(known, found)
-    about = {
-        "command": f"python -m bench.scale.tick_cost --publish --runs {runs}",
-        "commit": commit(),
-        "machine": host(),
-    }
     draw(
         publish(
-            about
+            measured_with()
             | {"rows": rows, **ratios(rows), "default": default_cost(rows), "quota": quota_rows()}
         ),
         PUBLISHED_PICTURE,

@@ -34,7 +34,7 @@ from bench.compare.comparison_case import RATIOS
 from bench.compare.policies import ROOT, SUITE
 from bench.compare.simulations import UNSAMPLED, made
 from bench.compare.testbed import PRESET
-from bench.documents.markdown import commit, host
+from bench.documents.markdown import measured_with
 from bench.known_misses import (
     CLAIRVOYANT,
     EXACT_PAST,
@@ -300,9 +300,7 @@ def main() -> int:
         return int(error.exit_code)
     found = document(known)
     if args.publish:
-        origin = {"command": "python -m bench.second_run.bound --publish",
-                  "commit": commit(), "host": host()}  # fmt: skip
-        COMMITTED.write_text(json.dumps(origin | found, indent=1) + "\n")
+        COMMITTED.write_text(json.dumps(measured_with() | found, indent=1) + "\n")
     for name, value in found["geomean"].items():
         print(f"{name:30}{value:8.3f}")
     return 0

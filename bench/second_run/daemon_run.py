@@ -32,7 +32,7 @@ from bench.compare.comparison_case import RATIOS
 from bench.compare.policies import ROOT, SUITE
 from bench.compare.simulations import UNSAMPLED, made
 from bench.compare.testbed import PRESET
-from bench.documents.markdown import commit, host
+from bench.documents.markdown import measured_with
 from bench.progress import print_progress
 from bench.second_run.bound import COMMITTED as BOUND
 from bench.second_run.objects import Mapping, shifted, traced_mappings
@@ -256,9 +256,7 @@ def main() -> int:
     if GUEST.exists():
         found["guest"] = json.loads(GUEST.read_text())["guest"]
     if args.publish:
-        origin = {"command": "python -m bench.second_run.daemon_run --publish",
-                  "commit": commit(), "host": host()}  # fmt: skip
-        COMMITTED.write_text(json.dumps(origin | found, indent=1) + "\n")
+        COMMITTED.write_text(json.dumps(measured_with() | found, indent=1) + "\n")
     for name, value in found.items():
         if name not in ("rows", "guest"):
             print(f"{name:24}{value}")

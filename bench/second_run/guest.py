@@ -25,6 +25,7 @@ from bench.compare.guest_services import PACE, GuestDaemon, running_daemon
 from bench.compare.policies import SUITE
 from bench.compare.systems import FIRST, HMD_DEFAULT, system_named
 from bench.compare.testbed import Testbed, footprint_bytes, stage
+from bench.documents.markdown import measured_with
 from bench.progress import print_progress
 from bench.suite.inputs import prepare
 from hmd.base.atomic_file import write_finished
@@ -80,7 +81,7 @@ def main() -> None:
         print_progress(json.dumps(row))
         same = {"program": case.program, "ratio": case.ratio}
         rows = [one for one in rows if not same.items() <= one.items()] + [row]
-        document = {"command": "python -m bench.second_run.guest", "guest": rows}
+        document = {**measured_with(), "guest": rows}
         write_finished(RESULT, json.dumps(document, indent=1) + "\n")
 
 

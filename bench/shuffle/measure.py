@@ -32,13 +32,12 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed, multiprocessing
 
-from bench.documents.markdown import ROOT, commit, host
+from bench.documents.markdown import ROOT, measured_with
 from bench.progress import print_progress
 from bench.shuffle.simulated_workers import ArrayLoader, SimulatedGroup, epochs_in_step
 from bench.shuffle.training import EPOCHS, DataSet, Network, load
 from hmd.torch.shuffle import PartialExchange, Peers, ShuffleOrder
 
-COMMAND: Final = "python -m bench.shuffle.measure --publish"
 ROWS: Final = ROOT / "build/shuffle.jsonl"
 PUBLISHED: Final = ROOT / "docs/results/shuffle.json"
 GLOBAL: Final = "global"
@@ -403,9 +402,7 @@ def document(rows: dict[str, Row]) -> Row:
             (ends if fraction in (GLOBAL, 0) else sweep).append(row)
     checked = {name.removeprefix("checked "): row for name, row in rows.items() if "check" in name}
     return {
-        "command": COMMAND,
-        "commit": commit(),
-        "host": host(),
+        **measured_with(),
         "epochs": EPOCHS,
         "sweep": sweep,
         "global_and_local": ends,

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.documents.markdown import commit, host
+from bench.documents.markdown import measured_with
 from bench.stages.service import until
 from hmd.control.client import ask
 from hmd.emulate.assets import compile_static
@@ -39,7 +39,6 @@ OUTPUT: Final = ROOT / "build/disturbance.json"
 PUBLISHED: Final = ROOT / "docs/results/disturbance.json"
 SOURCE: Final = ROOT / "bench/workloads/fault_times.c"
 KINDS: Final = ("maps", "stream", "spawn", "sleep")
-COMMAND: Final = "python -m bench.stages.disturbance --pairs {} --publish"
 
 
 @contextmanager
@@ -119,7 +118,7 @@ def main() -> int:
         figures = "  ".join(f"{name} {value}" for name, value in row.items() if name != "runs")
         print(f"{kind:8} {figures}")
     print(f"daemon: {found['daemon_cpu']:.2%} of a CPU")
-    document = {"command": COMMAND.format(args.pairs), "commit": commit(), "host": host(), **found}
+    document = {**measured_with(), **found}
     for path in (OUTPUT, *([PUBLISHED] if args.publish else ())):
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n")

@@ -28,13 +28,12 @@ from typing import Any, Final
 
 import psutil
 
-from bench.documents.markdown import commit, host
+from bench.documents.markdown import measured_with
 from hmd.base.errors import HmdError
 from hmd.base.units import MIB
 from hmd.control.client import ask
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-COMMAND: Final = "python -m bench.stages.first_hour --before TREE --publish"
 QUOTAS: Final = ("1%", "2%", None)
 PATIENCE_S: Final = 400.0
 ALLOCATE = """\
@@ -193,7 +192,7 @@ def main() -> None:
         if asked.only != "placement":
             rows[label]["first_target"] = first_target(tree)
         print(label, json.dumps(rows[label]), flush=True)
-    document = {"command": COMMAND, "commit": commit(), "host": host(), **rows}
+    document = {**measured_with(), **rows}
     outputs = [ROOT / "build/first_hour.json"]
     outputs += [ROOT / "docs/results/first_hour.json"] if asked.publish else []
     for output in outputs:

@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.documents.markdown import host
+from bench.documents.markdown import measured_with
 from bench.scale.tick_cost import raised
 from hmd.base.units import PAGE_BYTES
 from hmd.emulate.assets import compile_static
@@ -191,8 +191,7 @@ def main() -> int:
             rows.append(row_of(target))
         print(json.dumps(rows[-1]), flush=True)
     document = {
-        "command": "python -m bench.stages.many_mappings --publish",
-        "machine": host(),
+        **measured_with(),
         "plan_pages": PLAN_PAGES,
         "tick_s": TICK_S,
         "rows": rows,

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.documents.markdown import commit
+from bench.documents.markdown import measured_with
 from bench.documents.markdown import table as markdown
 from bench.synthetic.synthetic_run import SyntheticRun, Tier, hot_blocks
 from hmd.policy import registry
@@ -134,11 +134,7 @@ def main() -> int:
     parser.add_argument("--publish", action="store_true", help=f"also write {PUBLISHED.name}")
     args = parser.parse_args()
     rows = [asdict(run(policy, case)) for policy in POLICIES for case in CASES]
-    document = {
-        "command": "python -m bench.stages.policy --publish",
-        "commit": commit(),
-        "rows": rows,
-    }
+    document = {**measured_with(), "rows": rows}
     print(table(rows))
     OUTPUT.parent.mkdir(exist_ok=True)
     for path in (OUTPUT, *([PUBLISHED] if args.publish else ())):

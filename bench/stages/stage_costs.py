@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.documents.markdown import commit
+from bench.documents.markdown import measured_with
 from bench.documents.markdown import table as markdown_table
 from hmd.base.errors import HmdError, MissingError
 from hmd.base.untrusted_files import parse_json
@@ -63,8 +63,8 @@ def main() -> int:
         return int(error.exit_code)
     rows = [each._asdict() for each in costs]
     document = {
-        "command": "make bench; python -m bench.stages.stage_costs --publish",
-        "commit": commit(),
+        **measured_with(),
+        "before": "make bench",
         "cpu": cpu_model(),
         "rows": rows,
     }

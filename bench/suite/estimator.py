@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import platform
 import subprocess
 import sys
 import time
@@ -32,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
-from bench.documents.markdown import commit
+from bench.documents.markdown import measured_with
 from bench.source_closure import closure_digest
 from bench.suite import published
 from bench.suite.ground_truth import (
@@ -580,9 +579,7 @@ def summary(judged: Sequence[Judged], failed: Mapping[str, str]) -> dict[str, An
             for each, errors in zip(judged, own, strict=True)
         ],
         "failed": dict(failed),
-        "commit": commit(),
-        "machine": f"{platform.machine()}, {platform.release()}",
-        "command": "make bench-estimator",
+        **measured_with(),
     }
 
 

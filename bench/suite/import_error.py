@@ -19,7 +19,6 @@ build/suite/import_error, so that an interrupted run continues; 2 minutes for a 
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.documents.markdown import commit
+from bench.documents.markdown import measured_with
 from bench.suite.estimator import Ends, ends_of
 from bench.suite.ground_truth import program_digest, recorded
 from bench.suite.sampled_trace import TraceSampling, sampled_run
@@ -188,9 +187,7 @@ def main(names: Sequence[str]) -> None:
         "preset": PRESET,
         "means": means(rows),
         "cases": rows,
-        "commit": commit(),
-        "machine": f"{platform.machine()}, {platform.release()}",
-        "command": "python -m bench.suite.import_error",
+        **measured_with(),
     }
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(json.dumps(document, indent=1) + "\n")

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import queue
 import sys
 import tempfile
@@ -35,7 +34,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.documents.markdown import commit
+from bench.documents.markdown import measured_with
 from hmd.base.errors import HmdError
 from hmd.base.units import PAGE_BYTES
 from hmd.emulate.assets import compile_static
@@ -306,9 +305,7 @@ def main(seconds: float) -> None:
             print(line(one), flush=True)
     document = {
         "samplers": [asdict(one) for one in found],
-        "commit": commit(),
-        "machine": f"{platform.machine()}, {platform.release()}",
-        "command": "make bench-samplers",
+        **measured_with(),
     }
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(document, indent=1) + "\n")

@@ -31,7 +31,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import hmd.torch
-from bench.documents.markdown import commit, host
+from bench.documents.markdown import measured_with
 from bench.tensors.training_memory import COUNTED, compact
 from bench.tensors.training_steps.residual_network import Bottleneck, normalized
 from hmd.tensors.lower_bound import lower_bound_seconds
@@ -42,7 +42,6 @@ from hmd.torch.device import HostPool
 from hmd.torch.saved_tensors import SavedTensors
 from hmd.torch.schedule import DeviceMemoryError, RecordedStep, StepSchedule
 
-COMMAND: Final = "python -m bench.tensors.deep_learning"
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUTPUT, PUBLISHED = ROOT / "build/deep-learning.json", ROOT / "docs/results/deep-learning.json"
 FACTORS: Final = (1.5, 2.0, 3.0, 4.0)
@@ -289,9 +288,7 @@ def main() -> int:
         found, memory[name] = measure(name, refused)
         rows += found
     document = {
-        "command": COMMAND,
-        "commit": commit(),
-        "host": host(),
+        **measured_with(),
         "torch": torch.__version__,
         "rows": rows,
         "refused": refused,

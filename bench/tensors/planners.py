@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.documents.markdown import table
+from bench.documents.markdown import measured_with, table
 from bench.tensors.g10_traces import load_g10
 from bench.tensors.publications import COMPARED, ProgramPlan, planner_entry
 from bench.tensors.training_shapes import RECORDED, recorded_step
@@ -300,7 +300,8 @@ def publish() -> None:
     for key in ("rows", "noise"):
         found = {case(row): row for each in (document, measured_here) for row in each.get(key, [])}
         document[key] = list(found.values())
-    PUBLISHED.write_text(json.dumps(document | summary(document["rows"]), indent=1) + "\n")
+    document |= summary(document["rows"]) | measured_with() | {"command": "make bench-tensors"}
+    PUBLISHED.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def command_of(row: dict[str, Any]) -> str:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bench.documents import figures
+from bench.documents.markdown import measured_with
 
 RESULTS = {"cost": {"mean": 0.00733, "cases": [{"ms": 3.0}, {"ms": 4.5}], "by": {"a:b": 2}}}
 
@@ -45,3 +48,21 @@ def test_documents_committed_figures_equal_results() -> None:
     assert any("<!-- {" in text for text in texts.values())
     wrong = {str(file): figures.differences(text, found) for file, text in texts.items()}
     assert {file: lines for file, lines in wrong.items() if lines} == {}
+
+
+def test_each_file_of_results_says_what_it_was_measured_with() -> None:
+    files = [json.loads(path.read_text()) for path in sorted(figures.RESULTS.glob("*.json"))]
+    assert len(files) > 30
+    assert [each for each in files if figures.unexplained(each)] == []
+
+
+def test_results_without_commit_host_or_date_are_named() -> None:
+    whole = measured_with()
+    assert whole["command"].startswith("python ")
+    whole["command"] = "python -m bench.far drift --publish"
+    assert figures.unexplained({**whole, "rows": [1]}) == []
+    for name in ("command", "commit", "host", "date"):
+        lacking = {key: value for key, value in whole.items() if key != name}
+        assert figures.unexplained(lacking | {"rows": [1]}) == [name]
+        assert figures.unexplained({"a": whole, "b": {**whole, name: "?!\n"}}) == [name]
+    assert figures.unexplained({"rows": {"a": 1}}) == ["command", "commit", "host", "date"]
