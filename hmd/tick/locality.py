@@ -13,8 +13,9 @@ for the other. So the skew between nodes costs no moves until requests queue, an
 once. A node that is nearly full gives its coldest pages to one of its tier that is not.
 
 The firmware's distances are relative latencies (ACPI, System Locality Information Table); measured
-latencies of loads from near and far CPUs correct them. Without a tier of several nodes this
-costs less than a microsecond per tick; else 0.2 to 0.5 us per sample and per row of a view.
+latencies of loads from near and far CPUs in the same tick correct them. Without a tier of several
+nodes this costs less than a microsecond per tick; else 0.2 to 0.5 us per sample and per row of a
+view.
 """
 
 from __future__ import annotations
@@ -152,6 +153,7 @@ class Locality:
     def _clear(self, initiators: int, nodes: int) -> None:
         self._key, self._seen = np.empty(0, np.int64), np.empty((0, initiators))
         self._loads, self._waited_ns = np.zeros((2, initiators, nodes))
+        self._pairs, self._longer_ns = np.zeros((2, initiators, nodes))
 
     def count(self, heat: HeatTable, topology: Topology) -> None:
         """Add the samples of the heat table's last update to the account."""
@@ -229,16 +231,25 @@ class Locality:
         self._key, self._seen = key[order], self._seen[order]
 
     def _measure(self, machine: Initiators, heat: HeatTable, rows: Numbers, row: Numbers) -> None:
-        """Add what loads waited for each node, by the CPUs that waited."""
+        """Add what loads waited for each node, by the CPUs that waited.
+
+        And by how much longer than those of the nearest CPUs in the same tick: queues come and go.
+        """
         batch, node = heat.last_batch, heat.counted.node[rows].astype(np.int64)
         latency_ns = batch.latency_ns[rows].astype(np.float64)
         known = (batch.kind[rows] == LOAD) & (node >= 0) & (node < len(machine.idle_ns))
         known &= latency_ns >= _WAITED * machine.idle_ns[np.where(known, node, 0)]
         cell = (row[known], node[known])
-        self._loads *= _LATENCY_RETENTION
-        self._waited_ns *= _LATENCY_RETENTION
-        np.add.at(self._loads, cell, 1.0)
-        np.add.at(self._waited_ns, cell, latency_ns[known])
+        loads, waited_ns = np.zeros((2, *self._loads.shape))
+        np.add.at(loads, cell, 1.0)
+        np.add.at(waited_ns, cell, latency_ns[known])
+        near = (machine.hop_ns.argmin(axis=0), np.arange(len(machine.idle_ns)))
+        mean, pairs = waited_ns / np.maximum(loads, 1.0), np.minimum(loads, loads[near])
+        self._loads = self._loads * _LATENCY_RETENTION + loads
+        self._waited_ns = self._waited_ns * _LATENCY_RETENTION + waited_ns
+        if pairs[machine.hop_ns > 0].any():  # else links are as they were
+            self._pairs = self._pairs * _LATENCY_RETENTION + pairs
+            self._longer_ns = self._longer_ns * _LATENCY_RETENTION + pairs * (mean - mean[near])
 
     def _targets(self, nodes: Initiators, present: Nodes) -> _Targets:
         """Return where chunks belong now, with links between sockets as they were measured.
@@ -250,13 +261,10 @@ class Locality:
         size = len(present.tier)
         tier[:size], room[:size], keep[:size] = present.tier, present.room, present.headroom
         hop, loads = nodes.hop_ns.copy(), self._loads
-        mean = self._waited_ns / np.maximum(loads, 1.0)
-        near = (hop.argmin(axis=0), np.arange(count))
-        both = (loads >= _MIN_LOADS) & (loads[near] >= _MIN_LOADS) & (hop > 0)
         for each in range(present.tiers):
-            cells = both & (tier == each)
+            cells = (self._pairs >= _MIN_LOADS) & (hop > 0) & (tier == each)
             if cells.any():
-                longer = (mean - mean[near])[cells].sum() / hop[cells].sum()
+                longer = self._longer_ns[cells].sum() / (self._pairs * hop)[cells].sum()
                 hop[:, tier == each] *= np.clip(longer, *_HOP_RANGE)
         idle, total = nodes.idle_ns + hop, loads.sum(axis=0)
         queue = (self._waited_ns - loads * idle).sum(axis=0) / np.maximum(total, 1.0)

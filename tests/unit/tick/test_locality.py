@@ -202,6 +202,20 @@ def test_measured_latencies_correct_the_distances_of_the_firmware() -> None:
     assert targets.wait_ns[of_second, 0] == pytest.approx(160, abs=2)
 
 
+def test_queues_that_come_and_go_do_not_count_as_distance() -> None:
+    run = Sockets(halves(0, 1), halves(0, 1), queue_ns=(300, 300, 0, 0))
+    for _ in range(4):
+        run.tick()
+    # All loads are of far CPUs now, and nothing queues.
+    run.socket, run.queue_ns = halves(1, 0), np.zeros(4, np.int64)
+    run.tick()
+    account = run.ticks.state.locality
+    assert account._initiators is not None
+    targets = account._targets(account._initiators, nodes_of(run.machine, 0.0, 0))
+    of_first = account._rows_of(np.zeros(1, np.int32), np.array([BASE], np.uint64))
+    assert targets.wait_ns[of_first, 0] == pytest.approx(LATENCY_NS[0] + HOP_NS)
+
+
 def test_a_node_that_appears_fills_at_the_rate_of_moves() -> None:
     budget = 512
     run = Sockets(all_on(2), halves(0, 1), fast_pages=(HALF // 2, 2 * PAGES), budget_pages=budget)
