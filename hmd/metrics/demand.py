@@ -7,8 +7,9 @@ the fastest tier over that of now. About 10 ns per page.
 
 Of the size, what is kept free for allocations stays as large as now. How much nearer to the hottest
 pages the tier is now than to a random choice, it is with another size too. Waits for memory grow
-with the share of loads that the fastest tier does not serve, by less at first: misses that overlap
-wait for the slowest of them. Moves cost as much as there are pages to exchange.
+with the share of loads that the fastest tier does not serve: the fewer of them are slow, the more,
+as misses that overlap wait for the slowest of them, and in proportion where several slow ones are
+under way at once. Moves cost as much as there are pages to exchange.
 
 How long the CPUs wait is counted where it can be (:mod:`hmd.daemon.memory_waits`). Elsewhere, loads
 are taken to wait for a part of their latency, and neither stores nor streams to wait.
@@ -34,8 +35,10 @@ _MIN_RUNTIME: Final = 0.05
 """No change of memory makes a program faster than this: the model ends before."""
 _HIDDEN_NS: Final = 40.0
 """Part of a miss that a core hides: it goes on until its reorder window is full."""
-_GROUPED: Final = 1.75
-"""Exponent on the share of loads that the fastest tier serves: those that overlap wait together."""
+_MAX_GROUPED: Final = 4.0
+"""Largest exponent on the share of loads that the fastest tier serves, where loads overlap."""
+_IN_PROPORTION: Final = 0.65
+"""Share of the waits that are in proportion to slow loads, where one or more are under way."""
 _WAITED, _MAX_WAITS = 0.7, 0.6
 """Where waits are not counted: share of their latency that loads wait; most of the CPU time."""
 _MAX_MOVES: Final = 0.5
@@ -134,8 +137,8 @@ class _Group(NamedTuple):
 
     ``fast_pages`` are in the fastest tier; it has ``size`` with what is free for the group, of
     which ``kept`` stays free at any size. Of the CPU seconds ``cpus``, the group waits for
-    ``loads``, and for ``others``, by its moves and in queues of memory; these are by tier, the
-    fastest and all others, shape ``(2,)``.
+    ``loads``, one after the other ``in_a_row_s``, and for ``others``, by its moves and in queues of
+    memory; these are by tier, the fastest and all others, shape ``(2,)``.
     """
 
     pages: npt.NDArray[np.int64]
@@ -144,6 +147,7 @@ class _Group(NamedTuple):
     size: float
     kept: float
     cpus: float
+    in_a_row_s: float
     waits_s: float
     queues_s: float
     moves_s: float
@@ -161,7 +165,7 @@ def _fast(fast: int, free: float, resident: int) -> tuple[float, float, float]:
 
 def _waits(
     use: TargetUse | None, cpus: float, waited: Waited | None, latency_s: Values
-) -> tuple[float, float, float, float, Values, Values]:
+) -> tuple[float, float, float, float, float, Values, Values]:
     """Return the fields of a group from ``cpus`` on."""
     use = use or TargetUse(np.zeros(2), np.zeros(2), 0.0)
     loads, accesses = (np.array([n[0], n[1:-1].sum()]) for n in (use.loads, use.accesses))
@@ -173,7 +177,8 @@ def _waits(
         waits_s = min(waited.share * cpus, in_a_row_s)
         queues_s = waited.share * cpus - waits_s
     moves_s = min(use.moved_pages * MOVE_NS * PAGE_MOVE_COST * 1e-9, _MAX_MOVES * cpus)
-    return cpus, waits_s, queues_s, moves_s, loads, np.maximum(accesses - loads, 0.0)
+    others = np.maximum(accesses - loads, 0.0)
+    return cpus, in_a_row_s, waits_s, queues_s, moves_s, loads, others
 
 
 def _demand(group: _Group, latency_s: Values) -> Demand:
@@ -191,16 +196,33 @@ def _demand(group: _Group, latency_s: Values) -> Demand:
     gain = np.interp(part * held[-1], held, served) - part
     less = 1 - latency_s[0] / latency_s[1]
     more_s = np.zeros(len(steps))
-    for now_s, counted, exponent in (
-        (group.waits_s, group.loads, _GROUPED),
-        (group.queues_s, group.others, 1.0),
+    for now_s, counted, in_a_row_s in (
+        (group.waits_s, group.loads, group.in_a_row_s),
+        (group.queues_s, group.others, group.queues_s),
     ):
         if now_s > 0 and (total := float(counted.sum())) > 0:
-            waits = 1 - less * _served(part, gain, float(counted[0]) / total) ** exponent
+            fast = _served(part, gain, float(counted[0]) / total)
+            waits = 1 - less * _not_slow(fast, in_a_row_s / now_s, less)
             more_s += now_s * (waits[:-1] / waits[-1] - 1)
     exchanged = part * (1 - part)
     more_s += group.moves_s * (np.minimum(exchanged[:-1] / max(exchanged[-1], 1e-9), 1.0) - 1)
     return Demand(needed_bytes, tuple(np.maximum(1 + more_s / group.cpus, _MIN_RUNTIME).tolist()))
+
+
+def _not_slow(fast: Values, overlap: float, less: float) -> Values:
+    """Return the share of waits that are not for slow loads, by the share of loads that are fast.
+
+    ``fast`` ends with the share of now, at which ``overlap`` loads wait at once: so many that, with
+    one wait for the slowest of each group, groups have ``count``. A load is in a larger group than
+    the mean one: of ``2 * count - 1``, if sizes vary as those of a geometric distribution.
+    ``less`` is by how much a fast load waits less, as a share.
+    """
+    now, count = float(fast[-1]), overlap
+    for _ in range(8):
+        count = overlap * (1 - less * now**count) / (1 - less * now)
+    alone = _IN_PROPORTION * min((1 - now) * overlap, 1.0)
+    grouped: Values = fast ** min(2 * count - 1, _MAX_GROUPED)
+    return alone * fast + (1 - alone) * grouped
 
 
 def _served(part: Values, gain: Values, known: float) -> Values:
@@ -219,16 +241,12 @@ def _served(part: Values, gain: Values, known: float) -> Values:
 
 def _demand_of_all(groups: Sequence[_Group], latency_s: Values) -> Demand:
     """Return the demand of all groups: those pages first that save most CPU time."""
-    in_a_row_s = [float(np.nan_to_num(each.loads @ latency_s)) for each in groups]
-    waited = [
-        each.waits_s / max(long_s, _MIN_RATE)
-        for each, long_s in zip(groups, in_a_row_s, strict=True)
-    ]
+    waited = [each.waits_s / max(each.in_a_row_s, _MIN_RATE) for each in groups]
     by_wait = [
         each.accesses * (part * each.loads.sum() / max(each.accesses.sum(), _MIN_RATE))
         for part, each in zip(waited, groups, strict=True)
     ]
-    sums = [sum(getattr(each, name) for each in groups) for name in _Group._fields[2:9]]
+    sums = [sum(getattr(each, name) for each in groups) for name in _Group._fields[2:10]]
     loads = np.sum([n * each.loads for n, each in zip(waited, groups, strict=True)], axis=0)
     sums += [loads, np.sum([each.others for each in groups], axis=0)]
     pages = np.concatenate([each.pages for each in groups])
