@@ -60,6 +60,8 @@ def parse_json(text: str) -> Any:
 def reason_of(error: BaseException) -> str:
     """Return an error of ``DAMAGED`` as one short line."""
     text = str(getattr(error, "strerror", None) or error)
+    if isinstance(error, BadZipFile):
+        text = "no .npz archive, or a damaged one"
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 

@@ -127,6 +127,14 @@ def whole_number(max_value: int | None = None, min_value: int = 1) -> Callable[[
     return parse
 
 
+def integer(text: str) -> int:
+    """Parse a whole number of any size and sign; a command says which it takes."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number") from None
+
+
 def add_options(
     parser: argparse.ArgumentParser,
     text: str,
@@ -237,7 +245,8 @@ def open_executor(address: str | None, workers: int) -> Generator[Executor]:
 
 _TYPES: Final[Mapping[str, Callable[[str], object]]] = {
     **dict.fromkeys(("FILE", "DIR", "PATH", "TRACE", "SCRIPT", "SLOW", "FAST", "SLOW2"), Path),
-    **dict.fromkeys(("N", "PID", "NODE", "TIER"), int),
+    **dict.fromkeys(("PID", "NODE", "TIER"), whole_number((1 << 31) - 1, 0)),
+    "N": integer,
     **dict.fromkeys(("SHARE", "P%", "PERCENT"), share),
     "SIZE": size,
     "RATE": rate,

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.base.errors import HmdError, MissingError, UsageError, os_error
+from hmd.base.errors import HmdError, MissingError, NotPermittedError, UsageError, os_error
 from hmd.base.paths import CONFIG_FILE
 from hmd.cli.output import console, print_json, print_table
 from hmd.sample.sampler import CAPABILITIES, SampleSettings
@@ -143,6 +144,10 @@ def _sampler(asked: str | None, config: Config | None) -> str:
     for found in list_availability(SampleSettings()):
         if found.works:
             return found.name
+    if os.geteuid() != 0:
+        raise NotPermittedError(
+            "this user may not try which sampler works: run it as root, or name one with --sampler"
+        )
     raise MissingError("no sampler works here: 'hmd doctor' shows what each of them lacks")
 
 

@@ -65,13 +65,12 @@ ACTIONS = {
 
 def _store(args: argparse.Namespace) -> ProfileStore:
     """Return the folder; its owner's files are trusted, as this is for a person who looks at it."""
-    from hmd.profiles.store import ProfileStore
+    from hmd.profiles.store import ProfileStore, unreadable
 
     try:
         return ProfileStore(args.directory, {args.directory.stat().st_uid})
     except OSError as error:
-        line = f"cannot read the profiles in {args.directory}: {error.strerror}"
-        raise os_error(error, line) from None
+        raise unreadable(args.directory, error) from None
 
 
 def _profile(store: ProfileStore, key: str) -> Profile:

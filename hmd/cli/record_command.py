@@ -75,7 +75,7 @@ OPTIONS = f"""\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``hmd record``."""
-    add_options(parser, OPTIONS, ("output",), period=whole_number(1 << 31))
+    add_options(parser, OPTIONS, ("output",), period=whole_number(1 << 31), cgroup=str)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
     parser.set_defaults(func=run)
 

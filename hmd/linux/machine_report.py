@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from hmd.base.errors import HmdError
+from hmd.base.errors import os_error
 
 MAX_FILE_BYTES: Final = 1 << 16
 _MAX_CPUS: Final = 2
@@ -105,4 +105,4 @@ def write_report(path: Path, files: Mapping[str, str]) -> None:
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))
     except OSError as error:
-        raise HmdError(f"cannot write {path}: {error.strerror}") from None
+        raise os_error(error, f"cannot write {path}: {error.strerror}") from None

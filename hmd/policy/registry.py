@@ -108,6 +108,7 @@ def add_file(path: Path) -> PolicyInfo:
     except Exception as error:  # whatever the file does
         sys.modules.pop(name, None)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = reason if file.is_file() else "No such file"
         raise ConfigError(f"policy {path}: {reason}") from None
     _POLICIES[found.name], FILES[found.name] = found, file
     return found

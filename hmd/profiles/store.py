@@ -55,6 +55,14 @@ class StoredProfile:
     uid: int
 
 
+def unreadable(folder: Path, error: OSError) -> HmdError:
+    """Return the error of a folder of profiles; of one that no daemon has made, how it comes."""
+    line = f"cannot read the profiles in {folder}: {error.strerror}"
+    if isinstance(error, FileNotFoundError):
+        line = f"there are no profiles: no folder {folder}, which a daemon with 'learn' makes"
+    return os_error(error, line)
+
+
 class ProfileStore:
     """The profiles in one folder, which must exist.
 
@@ -172,8 +180,7 @@ class ProfileStore:
         try:
             found = [one for one, suffix in self._files() if suffix == _SUFFIX]
         except OSError as error:
-            line = f"cannot read the profiles in {self.folder}: {error.strerror}"
-            raise os_error(error, line) from None
+            raise unreadable(self.folder, error) from None
         return sorted(found, key=lambda one: -one.used_s)
 
     def resolve(self, name: str) -> str:

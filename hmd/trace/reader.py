@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.errors import HmdError, PageSizeError
+from hmd.base.errors import HmdError, PageSizeError, os_error
 from hmd.base.units import PAGE_BYTES, PAGE_SIZES
 from hmd.linux.mappings import MappingKind
 from hmd.sample.access_batch import COLUMNS, FILE_NAMES, SAMPLE_COLUMNS, Samples
@@ -62,8 +62,8 @@ class TraceError(HmdError):
 def blocks(path: Path) -> Iterator[Block]:
     """Yield the blocks of a trace file in order, one at a time in memory.
 
-    Raises TraceError if the file cannot be read, is no trace or of a later version; DamageError if
-    it is damaged, after the blocks before the damage.
+    Raises TraceError if the file cannot be read, is no trace or of a later version, and
+    NotPermittedError if it may not be read; DamageError if it is damaged, after the blocks before.
     """
     try:
         with path.open("rb") as file:
@@ -80,7 +80,8 @@ def blocks(path: Path) -> Iterator[Block]:
             while (block := read_block(file)) is not None:
                 yield block
     except OSError as error:
-        raise TraceError(f"cannot read the trace {path}: {error.strerror}") from None
+        line = f"cannot read the trace {path}: {error.strerror}"
+        raise os_error(error, line, TraceError) from None
 
 
 def read_trace(path: Path, *, salvage: bool = False) -> Trace:

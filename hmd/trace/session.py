@@ -89,8 +89,9 @@ class Launched:
         failure = os.read(self._failed, 16)  # ends when exec closes it
         if failure:
             self._reap()
-            code = int(failure)
-            raise TargetError(f"cannot run {self.command[0]}: {os.strerror(code)}")
+            error = OSError(int(failure), os.strerror(int(failure)))
+            line = f"cannot run {self.command[0]}: {error.strerror}"
+            raise os_error(error, line, TargetError)
 
     def exited(self, timeout_s: float) -> bool:
         """Return whether it has ended, after waiting up to ``timeout_s``.

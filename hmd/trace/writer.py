@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.atomic_file import create_private
-from hmd.base.errors import HmdError
+from hmd.base.errors import os_error
 from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, AccessBatch
 from hmd.trace.blocks import MAX_ROWS, Table, write_block, write_header
 from hmd.trace.trace import (
@@ -50,8 +51,11 @@ class TraceWriter:
             self._file = create_private(path)
             write_header(self._file)
         except OSError as error:
-            raise HmdError(f"cannot write the trace {path}: {error.strerror}") from None
-        self._block("META", dict(about), {})
+            raise os_error(error, f"cannot write the trace {path}: {error.strerror}") from None
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._discard)
+            self._block("META", dict(about), {})
+            failed.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -149,6 +153,10 @@ class TraceWriter:
             self.flush()
             self._file.close()
 
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):  # of what is not written yet
+            self._file.close()
+
     def _block(self, tag: str, words: Mapping[str, Any], columns: Table) -> None:
         rows = len(next(iter(columns.values()), ()))
         try:
@@ -157,9 +165,8 @@ class TraceWriter:
                 write_block(self._file, tag, words, part)
             self._file.flush()  # to the kernel, which keeps it if hmd is killed
         except OSError as error:
-            raise HmdError(
-                f"cannot write the trace {self.path}: {error.strerror}; make room there"
-            ) from None
+            line = f"cannot write the trace {self.path}: {error.strerror}; make room there"
+            raise os_error(error, line) from None
 
 
 def write_trace(path: Path, trace: Trace) -> None:

@@ -92,6 +92,16 @@ def test_record_command_saves_accesses_mappings_and_placement(tmp_path: Path) ->
     assert [tier["nodes"] for tier in trace.about["tiers"]] == [[0]]
 
 
+def test_recording_of_a_group_without_processes_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["record", "-o", str(tmp_path / "t"), "--sampler", "faults", "--seconds", "1"]
+    assert main([*words, "--cgroup", "/hmd-of-no-process"]) == Exit.TARGET
+    assert "no process has cgroup '/hmd-of-no-process'" in capsys.readouterr().err
+    assert main([*words, "--json", "--", str(tmp_path)]) == Exit.NOT_PERMITTED
+    assert f"cannot run {tmp_path}: Permission denied" in capsys.readouterr().err
+
+
 LONG_ENOUGH = "20000"
 """Rounds after which mappings have been read, some 0.3 s."""
 
@@ -376,7 +386,7 @@ def test_record_and_trace_commands_run_end_to_end(tmp_path: Path) -> None:
         (["trace", "export", path, "-o", "x.csv"], 1),
         (["record", "-o", path], 2),
         (["record", "-o", path, "--pid", "1", "--tier", "slow"], 2),
-        (["record", "-o", "/no/such/folder/t", "--", "true"], 1),
+        (["record", "-o", "/no/such/folder/t", "--", "true"], 4),
     ):
         refused = hmd(*wrong)
         assert refused.returncode == code, refused.stderr

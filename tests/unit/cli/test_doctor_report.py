@@ -109,5 +109,5 @@ def test_report_that_cannot_be_written_is_an_error_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "no folder/report.tar.gz"
-    assert main(["doctor", "--report", str(target)]) == 1
+    assert main(["doctor", "--report", str(target)]) == 4
     assert f"cannot write {target}: No such file or directory" in capsys.readouterr().err

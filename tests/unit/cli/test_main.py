@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -203,6 +204,53 @@ def test_main_interrupted_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(import_module("hmd.config.load"), "read", interrupted)
     assert main(["config", "check", "/dev/null"]) == 130
+
+
+INTERRUPT_AT_IMPORT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "hmd.base.errors":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from hmd.__main__ import main
+sys.argv = ["hmd", "topology"]
+sys.exit(main())
+"""
+
+
+def test_interrupt_while_modules_load_leaves_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPT_AT_IMPORT],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("record -o x --pid abc", "abc"),
+        ("record -o x --pid 99999999999999999999", "99999999999999999999"),
+        ("migrate --pid 1 --to x", "x"),
+        ("drain 4294967296", "4294967296"),
+    ],
+)
+def test_main_number_that_is_none_refused_with_what_to_take(
+    words: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["simulate", "t", "--seed", "two"])
+    assert "'two': take a whole number" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as left:
+        main(words.split())
+    assert left.value.code == Exit.USAGE
+    assert f"'{value}': take a whole number from 0 to 2147483647" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", ["policy show histogram", "policy list", "policy list --json"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,10 @@ def test_policy_show_yaml_is_configuration_of_defaults(
 def test_policy_show_unknown_name_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "show", "lru"]) == Exit.USAGE
     assert capsys.readouterr().err.startswith("hmd: there is no policy 'lru': choose one of ")
+
+
+def test_policy_file_that_is_not_there_one_line_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["policy", "show", f"{tmp_path}/mine.py"]) == Exit.USAGE
+    assert capsys.readouterr().err == f"hmd: policy {tmp_path}/mine.py: No such file\n"

@@ -254,7 +254,11 @@ MISTAKES = {
     "a list at the top": ("- a\n", ["f:1: expected settings, as in 'tick: 1s'"]),
     "not YAML": (
         "tick: 1s\nsample: [1\n",
-        ["f:3: not YAML: expected ',' or ']', but got '<stream end>'"],
+        ["f:2: not YAML: what [ or { begins here is not closed, or lacks a comma"],
+    ),
+    "a list of settings that is not closed": (
+        "tick: 1s\ntargets: [{name: db, exe: x\nrescan: 5s\n",
+        ["f:2: not YAML: what [ or { begins here is not closed, or lacks a comma"],
     ),
     "a tab": (
         "sample:\n\tstores: true\n",

@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 def test_distribution_name_equals_hmd_tiering() -> None:
     assert PROJECT["name"] == errors.DISTRIBUTION == "hmd-tiering"
-    assert PROJECT["scripts"] == {"hmd": "hmd.cli.main:main"}
+    assert PROJECT["scripts"] == {"hmd": "hmd.__main__:main"}
 
 
 def test_extras_in_messages_equal_pyproject_extras() -> None:
