@@ -17,6 +17,21 @@ from hmd.emulate.vm.qemu import node_ranges
 
 MIB = 1 << 20
 
+# An array that ends where memory ends: a masked load of its last rows reads none beyond them.
+SORT_AT_THE_END_OF_MEMORY = """
+import ctypes, mmap
+import numpy as np
+page = mmap.PAGESIZE
+memory = np.frombuffer(mmap.mmap(-1, 2 * page), np.uint8)
+after = ctypes.c_void_p(memory.ctypes.data + page)
+assert ctypes.CDLL(None).mprotect(after, page, 0) == 0  # PROT_NONE
+for kind in (np.uint64, np.int32, np.float32):
+    column = memory[:page].view(kind)[-100:]
+    column[:] = np.arange(100)[::-1]
+    column.sort()
+    assert column.tolist() == list(range(100))
+"""
+
 
 def lines(machine: Machine, command: str) -> list[str]:
     return machine.run(["sh", "-c", command], timeout=60, check=True).stdout.splitlines()
@@ -52,6 +67,10 @@ def test_kernel_node_ranges_equal_timing_model(machine: Machine) -> None:
         low, high = ranges[int(match[1])]
         assert low <= int(match[2], 16) < int(match[3], 16) < high
     assert {match[1] for match in reported} == {"0", "1"}
+
+
+def test_numpy_sorts_up_to_the_end_of_memory(machine: Machine) -> None:
+    machine.run([sys.executable, "-c", SORT_AT_THE_END_OF_MEMORY], timeout=60, check=True)
 
 
 def test_guest_host_files_readable_and_writes_discarded(machine: Machine, tmp_path: Path) -> None:
