@@ -149,20 +149,16 @@ def run_info(args: argparse.Namespace) -> None:
         print_records(functions, _FUNCTION_COLUMNS, texts=2)
     for path in dict.fromkeys(each["mapping"] for each in functions):
         if path in summary["unnamed"]:
-            print(f"hmd: names of functions in {path}: {summary['unnamed'][path]}")
+            print(f"functions in {path}: {summary['unnamed'][path]}")
 
 
 _FUNCTION_COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
-    "hottest code": lambda each: each["function"] or _place(each["offset"]),
-    "in": lambda each: each["mapping"],
+    "hottest code": lambda each: each["function"] or "-",
+    "in": lambda each: each["mapping"] + (f"+{each['offset']:#x}" if each["offset"] else ""),
     "latency": lambda each: format_latency((each["mean_latency_ns"] or 0) / 1e9),
     "on slow": lambda each: format_share(each["slow_share"]),
     "of accesses": lambda each: format_share(each["share"]),
 }
-
-
-def _place(offset: int | None) -> str:
-    return "" if offset is None else f"at {offset:#x}"
 
 
 def _listed(processes: list[str]) -> str:

@@ -21,7 +21,6 @@ from hmd.trace.perf_recording import clean_name
 from hmd.trace.trace import Trace
 
 MAX_FUNCTIONS: Final = 256
-_FIELDS: Final = ("function", "mapping", "offset", "share", "mean_latency_ns", "slow_share")
 _KERNEL: Final = np.uint64(1 << 63)
 _MAX_TABLE_BYTES: Final = 1 << 28
 _FUNCTION_TYPES: Final = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
@@ -79,11 +78,11 @@ def _names(elf: Any, offset: npt.NDArray[np.uint64]) -> tuple[list[str | None], 
         address[inside] = offset[inside] - part["p_offset"] + part["p_vaddr"]
     row = np.searchsorted(start, address, "right") - 1
     found = (row >= 0) & (address < np.append(end, np.uint64(0))[row])
-    begin, text = np.append(rows["name"], np.uint32(0))[row].tolist(), strings.data()
-    names = [
-        clean_name(text[at : at + 1024].split(b"\0")[0].decode(errors="replace")) if yes else None
-        for at, yes in zip(begin, found.tolist(), strict=True)
-    ]
+    used, which = np.unique(np.where(found, row, -1), return_inverse=True)
+    text = strings.data()
+    begins = [int(rows["name"][at]) if at >= 0 else len(text) for at in used.tolist()]
+    named = [text[at : at + 1024].split(b"\0")[0].decode(errors="replace") for at in begins]
+    names = np.array([clean_name(name) or None for name in named], object)[which].tolist()
     stripped = whole is None and not found.all()
     return names, "stripped: only functions that it exports have names" if stripped else ""
 
@@ -125,15 +124,19 @@ def heat_by_function(trace: Trace) -> tuple[list[dict[str, Any]], dict[str, str]
         known = known & (group >= 0)
         return np.bincount(group[known], (period * values)[known], len(keys))
 
-    def means(known: npt.NDArray[np.bool_], values: npt.NDArray[Any]) -> list[float | None]:
-        pairs = zip(weights(known, values).tolist(), weights(known, known).tolist(), strict=True)
-        return [value / weight if weight else None for value, weight in pairs]
-
-    share = weights(code > 0, code > 0) / max(period.sum(), 1.0)
-    latency_ns = means(samples.latency_ns > 0, samples.latency_ns)
-    columns = zip(keys, share.tolist(), latency_ns, means(slow >= 0, slow), strict=True)
-    listed = sorted(((*key, *figures) for key, *figures in columns), key=lambda row: -row[3])
-    found = [dict(zip(_FIELDS, row, strict=True)) for row in listed[:MAX_FUNCTIONS]]
+    whole, latency_ns = weights(code > 0, code > 0), samples.latency_ns
+    timed, waited_ns = weights(latency_ns > 0, latency_ns > 0), weights(latency_ns > 0, latency_ns)
+    placed, below = weights(slow >= 0, slow >= 0), weights(slow >= 0, slow)
+    described, total = list(keys), max(period.sum(), 1.0)
+    found = [
+        {
+            **dict(zip(("function", "mapping", "offset"), described[row], strict=True)),
+            "share": float(whole[row] / total),
+            "mean_latency_ns": float(waited_ns[row] / timed[row]) if timed[row] else None,
+            "slow_share": float(below[row] / placed[row]) if placed[row] else None,
+        }
+        for row in np.argsort(-whole, kind="stable")[:MAX_FUNCTIONS].tolist()
+    ]
     return found, {path: reason for path, reason in reasons.items() if reason}
 
 

@@ -83,13 +83,9 @@ def summarise(trace: Trace) -> dict[str, Any]:
 
 def resident_pages(trace: Trace) -> dict[int, int]:
     """Return the number of pages on each node, each page where it was last seen."""
-    nodes: dict[int, int] = {}
-    for index in range(len(trace.processes)):
-        here, count = np.unique(trace.last_nodes(index)[1], return_counts=True)
-        for n, pages in zip(here.tolist(), count.tolist(), strict=True):
-            if n >= 0:
-                nodes[n] = nodes.get(n, 0) + pages
-    return dict(sorted(nodes.items()))
+    found = [trace.last_nodes(index)[1] for index in range(len(trace.processes))]
+    node, pages = np.unique(np.concatenate([np.empty(0, np.int16), *found]), return_counts=True)
+    return {n: count for n, count in zip(node.tolist(), pages.tolist(), strict=True) if n >= 0}
 
 
 _NO_FILE: Final[dict[int, str]] = {

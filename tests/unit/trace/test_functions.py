@@ -173,7 +173,7 @@ def test_info_shows_functions_and_why_others_have_no_names(
     write_trace(tmp_path / "t", trace_of([0x1234], str(gone)))
     assert main(["trace", "info", str(tmp_path / "t")]) == 0
     printed = capsys.readouterr().out
-    assert "at 0x1234" in printed
+    assert f"{gone}+0x1234" in printed
     assert f"functions in {gone}: the file is gone" in printed
 
 
