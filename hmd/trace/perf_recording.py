@@ -371,8 +371,10 @@ def _why_none(about: PerfAbout, result: Import) -> str:
             f"caches answered all {result.cached:,} samples of user memory, so that they tell "
             "nothing of memory: import them with --cached, or record longer"
         )
+    if not about.events and not about.other_events:
+        return f"it has no samples, or nothing at all: record a program, with {RECORD_WITH}"
     if not about.events:
-        others = ", ".join(about.other_events[:4]) or "none"
+        others = ", ".join(about.other_events[:4])
         return f"no event has addresses (events: {others[:200]}): record with {RECORD_WITH}"
     return (
         f"none of its {result.no_user_address:,} samples has an address of user memory: record a "

@@ -436,7 +436,7 @@ def test_import_other_files_refused_in_one_line(tmp_path: Path, capsys: Capture)
         whole[:-700]: "damaged at offset",
         b"\x7fELF\x00\x01": "no file of perf record",
         b"HMDTRACE\0": "a trace already",
-        b"": "no event has addresses",
+        b"": "it has no samples",
     }
     for data, reason in cases.items():
         (tmp_path / "perf.data").write_bytes(data)

@@ -67,6 +67,12 @@ def test_script_of_documented_command_read_as_the_file_is(tmp_path: Path) -> Non
     assert [each.path for each in trace.mappings] == [("/opt/manager",)]
 
 
+@pytest.mark.parametrize("text", ["", HEADER, HEADER + MAPPING])
+def test_script_without_samples_says_that_there_are_none(tmp_path: Path, text: str) -> None:
+    with pytest.raises(TraceError, match="it has no samples, or nothing at all: record a program"):
+        imported(text, tmp_path)
+
+
 def test_script_of_other_fields_and_without_cpu(tmp_path: Path) -> None:
     trace, _ = imported(NO_CPU, tmp_path, "comm,pid,tid,time,event,addr")
     assert trace.samples.address.tolist() == [0x7FD092FCE650]
