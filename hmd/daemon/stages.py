@@ -120,9 +120,13 @@ class Stages:
 
     def tick(self, now_s: float, runner: StageTimer) -> TickRecord:
         """Run one tick within the limits of the CPU budget; return its record."""
-        limits = self.budget.limits()
+        limits, since_s = self.budget.limits(), now_s - self._ticked_s
+        tick_s = limits.tick_s
         if self._cut_short:
-            limits = replace(limits, tick_s=min(limits.tick_s, now_s - self._ticked_s))
+            tick_s = min(tick_s, since_s)
+        elif since_s <= self.budget.settings.max_tick_s:
+            tick_s = max(tick_s, since_s)  # ticks that take longer than that are late
+        limits = replace(limits, tick_s=tick_s)
         self._ticked_s = self._looked_s = now_s
         self._cut_short = False
         inputs = self.inputs(now_s)

@@ -242,6 +242,14 @@ def test_calm_stages_look_at_samples_and_a_change_ends_the_wait_for_the_tick() -
     built.exits.close()
 
 
+def test_late_tick_lasts_since_the_one_before(stages: Stages) -> None:
+    ours = with_sampler(stages, Outside(), PeriodSettings())
+    # One comes late, one early, and before the last the daemon was stopped.
+    times_s = (0.0, 4.0, 4.5, 1004.5)
+    assert [ours.tick(each, StageTimer()).tick_s for each in times_s] == [1.0, 4.0, 1.0, 1.0]
+    stages.exits.close()
+
+
 def test_empty_targets_explained_one_by_one_and_as_rarely_as_their_cost_asks() -> None:
     text = "targets: [{name: a, exe: no-a}, {name: b, exe: no-b}]\nsample: {sampler: faults}\n"
     built = build(loads(text, "test"))
