@@ -53,7 +53,9 @@ _RETENTION: Final = 0.97
 """Share of an account that is left of it after a tick with samples."""
 _MAX_SAMPLES: Final = 128.0
 _FORGET: Final = 0.25
-_LATENCY_RETENTION: Final = 0.9
+_QUEUE_RETENTION: Final = 0.5
+"""So short that a node which is left no longer counts as busy after some ticks."""
+_LINK_RETENTION: Final = 0.9
 _MIN_LOADS: Final = 50.0
 _WAITED: Final = 0.9
 """A load that took this share of its node's idle latency waited for it."""
@@ -245,11 +247,11 @@ class Locality:
         np.add.at(waited_ns, cell, latency_ns[known])
         near = (machine.hop_ns.argmin(axis=0), np.arange(len(machine.idle_ns)))
         mean, pairs = waited_ns / np.maximum(loads, 1.0), np.minimum(loads, loads[near])
-        self._loads = self._loads * _LATENCY_RETENTION + loads
-        self._waited_ns = self._waited_ns * _LATENCY_RETENTION + waited_ns
+        self._loads = self._loads * _QUEUE_RETENTION + loads
+        self._waited_ns = self._waited_ns * _QUEUE_RETENTION + waited_ns
         if pairs[machine.hop_ns > 0].any():  # else links are as they were
-            self._pairs = self._pairs * _LATENCY_RETENTION + pairs
-            self._longer_ns = self._longer_ns * _LATENCY_RETENTION + pairs * (mean - mean[near])
+            self._pairs = self._pairs * _LINK_RETENTION + pairs
+            self._longer_ns = self._longer_ns * _LINK_RETENTION + pairs * (mean - mean[near])
 
     def _targets(self, nodes: Initiators, present: Nodes) -> _Targets:
         """Return where chunks belong now, with links between sockets as they were measured.

@@ -216,6 +216,23 @@ def test_queues_that_come_and_go_do_not_count_as_distance() -> None:
     assert targets.wait_ns[of_first, 0] == pytest.approx(LATENCY_NS[0] + HOP_NS)
 
 
+def test_node_that_was_busy_and_is_left_takes_pages_again() -> None:
+    run = Sockets(halves(0, 1), halves(0, 1), queue_ns=(100, 300, 0, 0))
+    for _ in range(8):
+        run.tick()
+    # Another run of the program starts on one node.
+    run.node[:] = 0
+    run.ticks.state.heat.record_nodes(
+        0,
+        BASE + np.arange(0, PAGES, 512, dtype=np.uint64) * np.uint64(PAGE_BYTES),
+        np.zeros((PAGES // 512, 512), np.int8),
+    )
+    run.queue_ns = np.array((200, 0, 0, 0))
+    for _ in range(10):
+        run.tick()
+    assert (run.node[HALF:] == 1).mean() > 0.8
+
+
 def test_a_node_that_appears_fills_at_the_rate_of_moves() -> None:
     budget = 512
     run = Sockets(all_on(2), halves(0, 1), fast_pages=(HALF // 2, 2 * PAGES), budget_pages=budget)
