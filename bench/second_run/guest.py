@@ -3,20 +3,24 @@
 
     python -m bench.second_run.guest [PROGRAM:RATIO ...]     these, or CASES; minutes each
 
-Nothing is known of a program before its first run: profiles of the run that warms the daemon up are
-removed. Adds rows of modelled seconds to docs/results/second_run_guest.json.
+All in one boot, with one daemon. Nothing is known of a program before its first run: all profiles,
+also of the run that warms the daemon up, are removed. Adds rows of modelled seconds, and of MiB
+that were moved, to docs/results/second_run_guest.json.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from bench.compare.comparison_case import (
     ComparisonCase,
+    ComparisonTrial,
     compared_digest,
     compared_program,
     run_trial,
@@ -42,44 +46,56 @@ _PROFILES: Final = "/run/hmd-profiles"
 _RUNS: Final = ("first_s", "second_s", "third_s")
 
 
-def run_case(case: ComparisonCase, folder: Path) -> dict[str, Any]:
-    """Return a row of a case, in a boot of its own."""
-    command = prepare(compared_program(case.program), SUITE / "inputs")
-    footprint = footprint_bytes(
-        case.program, compared_digest(case.program), lambda: command, folder
-    )
-    fast_bytes = case.fast_bytes(footprint)
+def run_cases(cases: Sequence[ComparisonCase], folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row of each case."""
+    commands = {
+        case.program: prepare(compared_program(case.program), SUITE / "inputs") for case in cases
+    }
+    fast_bytes = [
+        case.fast_bytes(
+            footprint_bytes(
+                case.program,
+                compared_digest(case.program),
+                partial(commands.__getitem__, case.program),
+                folder,
+            )
+        )
+        for case in cases
+    ]
     policy = system_named(HMD_DEFAULT).policy
     with (
-        stage([command], folder / "share") as ready,
+        stage(list(commands.values()), folder / "share") as ready,
         running_daemon(ready, policy, replace(PACE, profiles=_PROFILES)) as running,
     ):
-        _run(ready, running, command, fast_bytes)
-        ready.sh(f"rm -f {_PROFILES}/*")
-        seconds = [_run(ready, running, command, fast_bytes) for _ in _RUNS]
-        kept = ready.sh(f"ls {_PROFILES}").split()
-    row = {"program": case.program, "ratio": case.ratio}
-    return {**row, **dict(zip(_RUNS, seconds, strict=True)), "profiles": kept}
+        _run(ready, running, commands[cases[0].program], fast_bytes[0])
+        for case, size_bytes in zip(cases, fast_bytes, strict=True):
+            ready.sh(f"rm -f {_PROFILES}/*")
+            runs = [_run(ready, running, commands[case.program], size_bytes) for _ in _RUNS]
+            row: dict[str, Any] = {"program": case.program, "ratio": case.ratio}
+            row |= {name: run.modelled_seconds for name, run in zip(_RUNS, runs, strict=True)}
+            row["moved_mib"] = [run.migrated_bytes >> 20 for run in runs]
+            yield row | {"profiles": ready.sh(f"ls {_PROFILES}").split()}
 
 
-def _run(ready: Testbed, running: GuestDaemon, command: Command, fast_bytes: int | None) -> float:
+def _run(
+    ready: Testbed, running: GuestDaemon, command: Command, fast_bytes: int | None
+) -> ComparisonTrial:
     trial = run_trial(ready, command, FIRST.start, fast_bytes, service=running.moving())
     print_progress(
         f"{trial.modelled_seconds:.3f} s modelled, {trial.migrated_bytes >> 20} MiB moved,"
-        f" {trial.fast_share:.0%} of misses fast"
+        f" {trial.fast_share:.0%} of misses fast, CPU waited {trial.host_wait_seconds:.0f} s"
     )
-    return trial.modelled_seconds
+    return trial
 
 
 def main() -> None:
     """Run cases and add their rows to the result, one by one."""
     warm_kernels()
     rows = json.loads(RESULT.read_text())["guest"] if RESULT.exists() else []
-    for text in sys.argv[1:] or CASES:
-        case = ComparisonCase.parse(f"{text}:{HMD_DEFAULT}")
-        row = run_case(case, SUITE.parent / "second_run_guest")
+    cases = [ComparisonCase.parse(f"{text}:{HMD_DEFAULT}") for text in sys.argv[1:] or CASES]
+    for row in run_cases(cases, SUITE.parent / "second_run_guest"):
         print_progress(json.dumps(row))
-        same = {"program": case.program, "ratio": case.ratio}
+        same = {"program": row["program"], "ratio": row["ratio"]}
         rows = [one for one in rows if not same.items() <= one.items()] + [row]
         document = {**measured_with(), "guest": rows}
         write_finished(RESULT, json.dumps(document, indent=1) + "\n")

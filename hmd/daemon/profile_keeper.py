@@ -45,8 +45,8 @@ MAX_PRIORS: Final = 16
 MAX_ALIKE: Final = 4
 MAX_PIECES: Final = 4
 """Parts of 1,024 mappings that are read of a process: objects are large, and few."""
-MAPPING_SHARE: Final = 0.002
-"""Share of a CPU for reading mappings, of all processes, at the begin of runs."""
+MAPPING_PART: Final = 0.2
+"""Part of a helper's CPU time for reading mappings, of all processes, at the begin of runs."""
 MAPPING_AGE: Final = 0.1
 """Later they are read whenever a run is older by this share: by then most objects are there."""
 LOOK_S: Final = 1.0
@@ -137,19 +137,19 @@ class ProfileKeeper:
     def __init__(self, log: logging.Logger, proc: Path = PROC) -> None:
         self._log, self._proc = OnceLogger(log), proc
         self._store: ProfileStore | None = None
-        self._save_s = float("inf")
+        self._save_s, self._cpu_share = float("inf"), 0.01
         self._worker = FileWorker()
         self._runs: dict[ProcessId, _Run] = {}
         self._found: deque[tuple[ProcessId, _Run, str | None, Profile | None]] = deque()
         self._refused = self._kept = self._kept_bytes = 0
         self._saved_s = 0.0
 
-    def configure(self, store: ProfileStore | None, save_s: float) -> None:
-        """Use a folder from now on, None for none: nothing is learned then."""
+    def configure(self, store: ProfileStore | None, save_s: float, cpu_share: float) -> None:
+        """Use a folder, None to learn nothing; ``cpu_share`` of a CPU is for what helps ticks."""
         same = store is not None and self._store is not None and store.folder == self._store.folder
         if not same:
             self._forget_all()
-        self._store, self._save_s = store, save_s
+        self._store, self._save_s, self._cpu_share = store, save_s, cpu_share
         if store is not None and not same:
             self._worker.submit(lambda: self._guard(lambda: self._count(store)))
 
@@ -286,7 +286,7 @@ class ProfileKeeper:
                 if learns is not None:
                     learns.set_mappings(mappings)
         cost_s = time.thread_time() - begun_s
-        shared_s = cost_s * len(self._runs) / MAPPING_SHARE
+        shared_s = cost_s * len(self._runs) / (MAPPING_PART * self._cpu_share)
         run.mapped_due_s = now_s + max(shared_s, MAPPING_AGE * (now_s - run.begun_s))
 
     def _save(self, run: _Run) -> None:

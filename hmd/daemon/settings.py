@@ -57,20 +57,20 @@ def state_folder(config: Config, environ: Mapping[str, str] = os.environ) -> Pat
     return Path(given) if given and Path(given).is_dir() else None
 
 
-def profile_store(config: Config) -> tuple[ProfileStore | None, float]:
-    """Return where profiles are, None where nothing is learned, and how often they are saved.
+def profile_store(config: Config) -> tuple[ProfileStore | None, float, float]:
+    """Return where profiles are, None for nowhere; seconds between saves; a helper's CPU share.
 
     A folder that was configured is not looked at: its file system may not answer.
     """
     folder = config.profiles.directory
     if not learning_targets(config):
-        return None, math.inf
+        return None, math.inf, helper_share(config)
     if folder is None and (state := state_folder(config)) is not None:
         folder = state / FOLDER
     found = [user_id(name) for name in config.profiles.owners]
     owners = [uid for uid in found if uid is not None]
     store = None if folder is None else ProfileStore(folder, owners)
-    return store, config.profiles.save
+    return store, config.profiles.save, helper_share(config)
 
 
 def learning_targets(config: Config) -> frozenset[str]:

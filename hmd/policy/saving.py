@@ -200,10 +200,10 @@ class SavingsLedger:
     ) -> None:
         """Begin with every page wanted where it is.
 
-        ``columns`` are of the rows of ``pages``, with the rates that they are expected to have;
+        ``columns`` are of rows of ``pages``, with the rates that they are expected to have;
         they save ``seconds`` of their accesses, by process.
         """
-        self._pages = count = len(pages)
+        self._pages = count = len(columns.tier)
         whole, real = np.empty((2, count), np.int64), np.empty((4, count))
         tier, known = np.empty(count, np.int8), np.empty(count, np.bool_)
         into = PageValues._make([whole[0], tier, whole[1], *real, known])

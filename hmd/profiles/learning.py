@@ -45,7 +45,7 @@ class RunLearner:
         self._counts = np.zeros((SLICES, 0), np.float32)
         self._begun_s: float | None = None
         self._last_s = 0.0
-        self._slice_s = 0.0
+        self._slice_s = self._accesses = 0.0
 
     def set_mappings(self, mappings: Mappings) -> None:
         """Take the mappings of the process as they are now: in each tick, or every few."""
@@ -70,6 +70,7 @@ class RunLearner:
         total = float(weight.sum())
         if not len(address) or total <= 0:
             return
+        self._accesses += total
         grain = np.unique(address >> np.uint64(self._shift))
         while len(known := np.union1d(self._grain, grain)) > MAX_GRAINS:
             self._coarsen()
@@ -103,23 +104,22 @@ class RunLearner:
         blocks = wanted.astype(np.int64)
         first = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
         middle = (self._grain << np.uint64(self._shift)) + np.uint64(1 << (self._shift - 1))
-        number, place = self._objects.locate(middle)
-        inside = np.flatnonzero(number >= 0)
+        block = self._objects.blocks_at(middle, first[:-1], blocks)
+        inside = np.flatnonzero(block >= 0)
         if not len(inside):
             return None
-        of = number[inside]
-        block = first[of] + (place[inside] * blocks[of]).astype(np.int64)
         used = int((self._last_s - self._begun_s) / self._slice_s) + 1 if self._slice_s else 1
         used = min(used, SLICES)
         counts = np.zeros((int(first[-1]), used), np.float32)
-        np.add.at(counts, block, self._counts[:used, inside].T)
+        np.add.at(counts, block[inside], self._counts[:used, inside].T)
         objects = tuple(
             ProfileObject(key, bytes_, each)
             for key, bytes_, each in zip(
                 self._objects.keys, size.tolist(), blocks.tolist(), strict=True
             )
         )
-        return Profile(objects, counts.T.copy(), 1.0, self._last_s - self._begun_s)
+        seconds = self._last_s - self._begun_s
+        return Profile(objects, counts.T.copy(), 1.0, seconds, accesses=self._accesses)
 
 
 def merge(former: Profile | None, run: Profile) -> Profile:
@@ -148,9 +148,11 @@ def merge(former: Profile | None, run: Profile) -> Profile:
             objects.append(former.objects[at])
             parts.append(old[:, old_first[at] : old_first[at + 1]])
     counts = np.concatenate(parts, axis=1).astype(np.float32)
-    seconds = run.seconds + _KEEP * (former.seconds - run.seconds) / (1 + _KEEP)
+    old_part = _KEEP / (1 + _KEEP)
     return replace(
-        run, objects=tuple(objects), counts=counts, runs=1 + _KEEP * former.runs, seconds=seconds,
+        run, objects=tuple(objects), counts=counts, runs=1 + _KEEP * former.runs,
+        seconds=run.seconds + old_part * (former.seconds - run.seconds),
+        accesses=run.accesses + old_part * (former.accesses - run.accesses),
         saved_s=run.saved_s + _KEEP * former.saved_s,
     )  # fmt: skip
 

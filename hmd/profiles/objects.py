@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.numba_kernels import Float64s, Int32s, Int64s, Uint64s, kernel
 from hmd.linux.mappings import MappingKind, Mappings
 
 MAX_OBJECTS: Final = 64
@@ -32,6 +33,7 @@ _SKIP: Final = 0.75
 
 Addresses = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
+Blocks = npt.NDArray[np.int32]
 
 
 class ObjectKey(NamedTuple):
@@ -66,21 +68,34 @@ class Objects:
         """Bytes of each object, shape ``(objects,)``."""
         return (self.end - self.start).astype(np.float64)
 
-    def locate(self, address: Addresses) -> tuple[Indices, npt.NDArray[np.float64]]:
-        """Return the object of each address, -1 for none, and its place in it, from 0 to 1.
+    def blocks_at(self, address: Addresses, first: Indices, count: Indices) -> Blocks:
+        """Return the block of each address, -1 for none; an object has ``count`` from ``first`` on.
 
         Of objects that overlap, since one was unmapped, the later one has the address.
         """
-        number, place = np.full(len(address), -1, np.int64), np.zeros(len(address))
-        order = np.argsort(self.start, kind="stable")
-        if not len(order):
-            return number, place
-        at = order[np.maximum(np.searchsorted(self.start[order], address, side="right") - 1, 0)]
-        inside = (address >= self.start[at]) & (address < self.end[at])
-        number[inside] = at[inside]
-        offset = (address[inside] - self.start[at[inside]]).astype(np.float64)
-        place[inside] = offset / self.size_bytes[at[inside]]
-        return number, place
+        block, order = np.full(len(address), -1, np.int32), np.argsort(self.start, kind="stable")
+        if len(order):
+            start, end = self.start[order], self.end[order]
+            end[:-1] = np.minimum(end[:-1], start[1:])
+            blocks = first[order], count[order], self.size_bytes[order]
+            _find_blocks(address, start, end, *blocks, block)
+        return block
+
+
+@kernel
+def _find_blocks(
+    address: Uint64s, start: Uint64s, end: Uint64s, first: Int64s, count: Int64s, size: Float64s,
+    block: Int32s,
+) -> None:  # fmt: skip
+    """Fill the block of each address in one of the objects, which rise."""
+    at = 0
+    for row in range(len(address)):
+        here = address[row]
+        if not start[at] <= here < end[at]:
+            at = max(np.searchsorted(start, here, side="right") - 1, 0)
+        if count[at] and start[at] <= here < end[at]:
+            place = np.int64(np.float64(here - start[at]) / size[at] * count[at])
+            block[row] = first[at] + min(place, count[at] - 1)
 
 
 def objects_of(mappings: Mappings, before: Objects | None = None) -> Objects:

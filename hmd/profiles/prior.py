@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.base.numba_kernels import Bools, Float32s, Float64Plane, Float64s, Int32s, Uint16s, kernel
 from hmd.linux.mappings import Mappings
 from hmd.linux.procfs import ProcessId
-from hmd.profiles.objects import Objects, match, objects_of
+from hmd.profiles.objects import Blocks, Objects, match, objects_of
 from hmd.profiles.profile import Profile
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 STRENGTHS: Final = np.array([1.0, 4.0])
 """Samples that a page of the profile is worth; what is not the profile's has none."""
 
-START_SHARE: Final = 0.001
-"""Share of a run's time that moves by its profile may cost before any have saved time."""
+START_SHARE: Final = 0.0005
+"""What moves by a profile may cost before any have saved time: a share of what a run would save if
+all its accesses became fast ones, which is the same however fast or slow its clock is."""
 FORMER_SHARE: Final = 0.02
 """The same, of what they saved in former runs: the most that a program that has changed loses."""
 
@@ -60,13 +62,45 @@ _ANYWHERE: Final = 0.2
 _JUMPS: Final = 0.02
 # With more weight than this, this run's own samples decide alone.
 _NO_TRUST: Final = 0.5
-_NO_WEIGHT: Final = 0.001
 _MIN: Final = 1e-12
 
 Addresses = npt.NDArray[np.uint64]
-Blocks = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 Rates = npt.NDArray[np.float32]
+
+
+@kernel
+def count_blocks(
+    of_process: Bools, size: Uint16s, rate: Float32s, block: Int32s, into: Float64Plane
+) -> None:
+    """Add up the pages of a process's rows and their accesses by block; others have none, -1."""
+    for row in range(len(block)):
+        at = block[row] if of_process[row] else -1
+        block[row] = at
+        if at >= 0:
+            into[0, at] += size[row]
+            into[1, at] += np.float64(rate[row]) * size[row]
+
+
+@kernel
+def mix_rates(
+    block: Int32s, mean: Float64s, weights: Float64s, rate: Float32s, support: Float32s
+) -> None:
+    """Replace rates and support of rows with a block, of which the profile has the ``mean`` rate.
+
+    ``weights`` are those of this run's own rates and of each strength of the profile.
+    """
+    more = np.float32((weights[1:] * STRENGTHS).sum())
+    for row in range(len(block)):
+        if block[row] >= 0:
+            own, samples = np.float64(rate[row]), np.float64(support[row])
+            exposure, each = samples / max(own, _MIN), 1.0 / max(mean[block[row]], _MIN)
+            mixed = weights[0] * own
+            for at in range(len(STRENGTHS)):
+                post = (samples + STRENGTHS[at]) / (exposure + STRENGTHS[at] * each)
+                mixed += weights[at + 1] * post
+            rate[row] = mixed
+            support[row] += more
 
 
 class ProfilePrior:
@@ -85,6 +119,8 @@ class ProfilePrior:
         self._belief = np.full(phases, _ANYWHERE / phases)
         self._belief[0] += 1.0 - _ANYWHERE
         self._step = 1.0
+        self.access_s = 0.0
+        """What a fast access saves now."""
         self.saved_s = 0.0
         """What moves by the profile have saved in this run, less what they cost."""
         # By block: this run's counts, and resident pages.
@@ -119,17 +155,15 @@ class ProfilePrior:
 
     def blocks_at(self, address: Addresses) -> Blocks:
         """Return the profile's block of each address, -1 where it knows none."""
-        number, place = self._objects.locate(address)
-        partner = np.where(number >= 0, np.append(self._partner, -1)[number], -1)
-        count = np.append(np.diff(self._first), 1)[partner]
-        block = self._first[partner] + np.minimum((place * count).astype(np.int64), count - 1)
-        return np.where(partner >= 0, block, -1)
+        count = np.where(self._partner < 0, 0, np.diff(self._first)[self._partner])
+        return self._objects.blocks_at(address, self._first[self._partner], count)
 
     @property
     def credit_s(self) -> float:
         """Seconds that moves by the profile may cost now."""
-        former_s = min(self.profile.saved_s, FORMER_SHARE * self.profile.seconds)
-        return START_SHARE * self.profile.seconds + former_s + self.saved_s
+        run_s = self.profile.accesses * self.access_s
+        former_s = min(self.profile.saved_s, FORMER_SHARE * run_s)
+        return START_SHARE * run_s + former_s + self.saved_s
 
     @property
     def horizon_ticks(self) -> float:
@@ -210,46 +244,36 @@ def _smoothed(profile: Profile) -> Values:
 
 
 def expect(
-    pages: PageView, priors: Mapping[ProcessId, ProfilePrior], tick_s: float, earned_s: Values
-) -> tuple[Rates, Rates, Values]:
+    pages: PageView, priors: Mapping[ProcessId, ProfilePrior], tick_s: float,
+    earned: Values, access_s: Values,
+) -> tuple[Rates, Rates, Values]:  # fmt: skip
     """Return what former runs say of the rows of a view; the first call of a tick learns.
 
     Accesses per second and samples behind them, ``(n,)``, and for how many ticks, by process: 0
-    where nothing may be used. ``earned_s`` is what their moves saved in the last tick.
+    where nothing may be used. By process, their moves ``earned`` so many fast accesses in the last
+    tick, each of which saves ``access_s``.
     """
     rate, support = pages.rate.copy(), pages.effective_samples.copy()
     horizon_ticks = np.zeros(len(pages.processes))
-    process, address = pages.process, pages.address
     for slot, known in enumerate(pages.processes):
         prior = priors.get(known)
         if prior is None:
             continue
-        rows = np.flatnonzero(process == slot)
-        block = prior.blocks_at(address[rows])
-        rows, block = rows[block >= 0], block[block >= 0]
-        if not len(rows):
+        block, counted = prior.blocks_at(pages.address), np.zeros((2, len(prior.profile.counts[0])))
+        count_blocks(pages.process == slot, pages.size, pages.rate, block, counted)
+        resident, own = counted
+        if not resident.any():
             continue
-        size = pages.size[rows].astype(np.float64)
         if prior.tick != pages.tick:
             prior.tick = pages.tick
-            prior.saved_s += float(earned_s[slot])
-            found = np.bincount(block, size, len(prior.profile.counts[0]))
-            resident = np.asarray(found, np.float64)
+            prior.access_s = float(access_s[slot])
+            prior.saved_s += float(earned[slot]) * prior.access_s
             prior.advance(tick_s)
             prior.learn(resident, *pages.samples_of(slot))
-        weights = prior.weights
-        if weights[0] > _NO_TRUST or prior.credit_s <= 0.0:
+        if prior.weights[0] > _NO_TRUST or prior.credit_s <= 0.0:
             continue
-        relative = prior.relative_rates(prior.ahead())[block]
-        own, samples = rate[rows].astype(np.float64), support[rows].astype(np.float64)
-        mean = relative * (float(own @ size) / max(float(relative @ size), _MIN))
-        exposure = samples / np.maximum(own, _MIN)
-        mixed = weights[0] * own
-        for weight, strength in zip(weights[1:], STRENGTHS, strict=True):
-            if weight > _NO_WEIGHT:
-                post = (samples + strength) / (exposure + strength / np.maximum(mean, _MIN))
-                mixed += weight * post
-        rate[rows] = mixed
-        support[rows] += float(weights[1:] @ STRENGTHS)
+        relative = prior.relative_rates(prior.ahead())
+        mean = relative * (own.sum() / max(float(relative @ resident), _MIN))
+        mix_rates(block, mean, prior.weights, rate, support)
         horizon_ticks[slot] = prior.horizon_ticks
     return rate, support, horizon_ticks

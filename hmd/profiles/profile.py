@@ -24,14 +24,14 @@ from hmd.base.errors import HmdError
 from hmd.linux.mappings import MappingKind
 from hmd.profiles.objects import MAX_OBJECTS, NAME_BYTES, ObjectKey
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_BYTES: Final = 256 << 10
 MAX_BLOCKS: Final = 2048
 MAX_PHASES: Final = 64
 
 _MAGIC: Final = b"hmd-prof"
-# Magic, version, objects, blocks, phases, runs, seconds, seconds saved.
-_HEADER: Final = struct.Struct("<8sIIIIddd")
+# Magic, version, objects, blocks, phases, runs, seconds, seconds saved, accesses.
+_HEADER: Final = struct.Struct("<8sIIIIdddd")
 _CHECKSUM: Final = struct.Struct("<I")
 _OBJECT: Final = np.dtype(
     [("kind", "u1"), ("name", f"S{NAME_BYTES}"), ("size_bytes", "<f8"), ("blocks", "<u4")]
@@ -42,6 +42,7 @@ _LEAST_OCTAVE: Final = -4.0
 # Longest address space and run that a profile may speak of.
 _MOST_BYTES: Final = float(1 << 57)
 _MOST_SECONDS: Final = 1e9
+_MOST_ACCESSES: Final = 1e18
 
 Counts = npt.NDArray[np.float32]
 
@@ -71,7 +72,8 @@ class Profile:
 
     ``counts``, shape ``(phases, blocks)``, are samples, of objects one after the other. ``runs``
     counts the runs behind it, older ones less; ``seconds`` is how long a run takes, ``saved_s``
-    what moves by the profile have saved, less what they cost, older ones less.
+    what moves by the profile have saved, less what they cost, older ones less, ``accesses`` how
+    many a run makes as samples count them: how much it uses memory, whatever its clock says.
     """
 
     objects: tuple[ProfileObject, ...]
@@ -79,6 +81,7 @@ class Profile:
     runs: float
     seconds: float
     saved_s: float = 0.0
+    accesses: float = 0.0
 
     @property
     def first_block(self) -> npt.NDArray[np.int64]:
@@ -100,7 +103,7 @@ class Profile:
         table = np.array(
             [(key.kind, key.name.encode(), *rest) for key, *rest in self.objects], _OBJECT
         )
-        spent = self.runs, self.seconds, self.saved_s
+        spent = self.runs, self.seconds, self.saved_s, self.accesses
         header = _HEADER.pack(_MAGIC, VERSION, len(table), blocks, phases, *spent)
         body = header + table.tobytes() + _levels(self.counts).tobytes()
         return body + _CHECKSUM.pack(zlib.crc32(body))
@@ -117,7 +120,8 @@ class Profile:
     def _checked(cls, data: bytes) -> Profile:
         if not _HEADER.size + _CHECKSUM.size <= len(data) <= MAX_BYTES:
             raise ValueError(f"{len(data)} bytes")
-        magic, version, objects, blocks, phases, runs, seconds, saved_s = _HEADER.unpack_from(data)
+        magic, version, objects, blocks, phases, *spent = _HEADER.unpack_from(data)
+        runs, seconds, saved_s, accesses = spent
         if magic != _MAGIC:
             raise ValueError("another kind of file")
         if version != VERSION:
@@ -135,7 +139,7 @@ class Profile:
             (1 <= blocks <= MAX_BLOCKS, "blocks"),
             (1 <= phases <= MAX_PHASES, "phases"),
             (0.0 < runs <= _MOST_SECONDS and 0.0 <= seconds <= _MOST_SECONDS, "runs"),
-            (abs(saved_s) <= _MOST_SECONDS, "savings"),
+            (abs(saved_s) <= _MOST_SECONDS and 0.0 <= accesses <= _MOST_ACCESSES, "savings"),
             (int(table["blocks"].astype(np.int64).sum()) == blocks, "blocks of objects"),
             (bool((table["blocks"] >= 1).all()), "blocks of an object"),
             (bool((table["kind"] <= max(MappingKind)).all()), "kinds"),
@@ -155,7 +159,7 @@ class Profile:
             for one in table
         )  # fmt: skip
         levels = np.frombuffer(data, np.uint8, blocks * phases, at).reshape(phases, blocks)
-        return cls(found, _counts(levels), float(runs), float(seconds), float(saved_s))
+        return cls(found, _counts(levels), runs, seconds, saved_s, accesses)
 
 
 def summary(profile: Profile) -> list[ObjectSummary]:

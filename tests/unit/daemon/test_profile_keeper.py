@@ -66,7 +66,7 @@ class Ticks:
 
     def __init__(self, folder: Path, save_s: float = 600.0) -> None:
         self.keeper, self.store = ProfileKeeper(LOG), ProfileStore(folder)
-        self.keeper.configure(self.store, save_s)
+        self.keeper.configure(self.store, save_s, cpu_share=0.01)
         self.now_s = 0.0
 
     def run(self, process: ProcessId, address: int, ticks: int = 4) -> None:
@@ -195,7 +195,7 @@ def test_profiles_beyond_the_bound_are_not_used(
 
 
 def test_without_a_folder_nothing_is_followed(ticks: Ticks) -> None:
-    ticks.keeper.configure(None, 600.0)
+    ticks.keeper.configure(None, 600.0, cpu_share=0.01)
     with running() as (_, process, address):
         ticks.keeper.follow({process: "t"}, 0.0)
         ticks.keeper.observe(record(process, address, 0.0))
@@ -253,3 +253,15 @@ def test_too_many_that_do_not_return_stop_it_until_one_does() -> None:
     release.set()
     wait_for(done.is_set)
     wait_for(lambda: not stopped())
+
+
+def test_mappings_are_read_as_often_as_the_quota_permits(ticks: Ticks) -> None:
+    wait_s = []
+    with running() as (_, process, _):
+        for share in (0.01, 1.0):
+            ticks.keeper.configure(ticks.store, 600.0, cpu_share=share)
+            ticks.keeper.follow({process: "t"}, 1.0)
+            run = ticks.keeper._runs[process]
+            ticks.keeper._read_mappings(process, run, run.begun_s)
+            wait_s.append(run.mapped_due_s - run.begun_s)
+    assert wait_s[0] > 10 * wait_s[1] > 0

@@ -251,13 +251,14 @@ def test_targets_learn_as_all_unless_they_say_otherwise() -> None:
 
 def test_profiles_are_in_the_state_folder_or_where_configured(tmp_path: Path) -> None:
     learns = f"targets: [{{name: a, exe: a}}]\nlearn: true\nstate_dir: {tmp_path}\n"
-    store, save_s = settings.profile_store(loads(learns))
+    store, *others = settings.profile_store(loads(learns))
     assert store is not None
-    assert (store.folder, save_s) == (tmp_path / "profiles", 600.0)
+    assert (store.folder, *others) == (tmp_path / "profiles", 600.0, 0.01)
     own = "profiles: {directory: /nowhere/profiles, owners: [root, 4711], save: 1min}\n"
-    store, save_s = settings.profile_store(loads(learns + own))
+    own += "sample: {cpu_quota: 50%}\n"
+    store, *others = settings.profile_store(loads(learns + own))
     assert store is not None
-    assert (store.folder, save_s) == (Path("/nowhere/profiles"), 60.0)
+    assert (store.folder, *others) == (Path("/nowhere/profiles"), 60.0, 0.5)
 
 
 def test_profiles_are_nowhere_without_learning_or_folder(

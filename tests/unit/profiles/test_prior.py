@@ -12,7 +12,7 @@ from tests.unit.profiles.test_profile import MIB, mapped, run
 Values = npt.NDArray[np.float64]
 
 
-def began(hot_mib: int) -> tuple[ProfilePrior, Values, npt.NDArray[np.int64]]:
+def began(hot_mib: int) -> tuple[ProfilePrior, Values, npt.NDArray[np.int32]]:
     """Return a prior of runs with a hot MiB, resident pages and the blocks of each MiB."""
     prior = ProfilePrior(run(0.9, hot_mib, 16))
     prior.set_mappings(mapped((2048, 2064)))

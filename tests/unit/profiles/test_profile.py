@@ -62,7 +62,7 @@ def profiles(draw: st.DrawFn) -> Profile:
         )
         for each in blocks
     )  # fmt: skip
-    return Profile(objects, counts.astype(np.float32), 2.5, 60.0)
+    return Profile(objects, counts.astype(np.float32), 2.5, 60.0, -0.5, 1e9)
 
 
 @given(profiles())
@@ -72,6 +72,7 @@ def test_profiles_survive_their_file(profile: Profile) -> None:
     assert len(data) <= MAX_BYTES
     read = Profile.from_bytes(data, "x")
     assert read.objects == profile.objects and read.seconds == profile.seconds
+    assert (read.saved_s, read.accesses) == (-0.5, 1e9)
     large = profile.counts > 0.1
     assert np.allclose(read.counts[large], profile.counts[large], rtol=0.05)
     assert read.to_bytes() == data
@@ -121,7 +122,8 @@ def test_what_is_learned_is_bounded() -> None:
 
 def test_runs_of_other_sizes_merge_by_place_and_old_ones_fade() -> None:
     small, large = run(0.9, hot_mib=2, size_mib=8), run(0.9, hot_mib=4, size_mib=16)
-    both = merge(small, large)
+    both = merge(small, replace(large, accesses=2 * large.accesses))
+    assert small.accesses == 4000 < both.accesses < 8000
     assert both.runs > 1 and both.objects[0].size_bytes == 16 * MIB
     assert summary(both)[0].by_block.reshape(16, -1).sum(axis=1)[4:6].sum() > 0.85
     moved = run(0.9, hot_mib=12, size_mib=16)
