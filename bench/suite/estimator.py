@@ -9,8 +9,9 @@ sixty layouts on three presets is a replay by the same timing model; the estimat
 runs, or one. Its errors are those of the predicted runtimes; the regret is the loss from the layout
 with the best estimate. Programs that are held out have no part in the choice of coefficients.
 
-Recordings, true runtimes and errors are stored in build/suite, so that an interrupted run continues
-and two commands can share the programs. The first run takes two hours or more on two CPUs.
+Recordings, true runtimes, sampled traces and errors are stored in build/suite, so that an
+interrupted run continues and two commands can share the programs. The first run takes two hours or
+more on two CPUs, one after a change of the estimator a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -34,25 +35,16 @@ from pydantic import TypeAdapter
 from bench.documents.markdown import measured_with
 from bench.source_closure import closure_digest
 from bench.suite import published
-from bench.suite.ground_truth import (
-    RecordedStream,
-    program_digest,
-    recorded,
-    require_same_cache,
-    runtimes,
-)
+from bench.suite.ground_truth import RecordedStream, program_digest, recorded, runtimes
 from bench.suite.large_trace import SIZES, cold_start_s, measure
-from bench.suite.layouts import mixed_layouts
 from bench.suite.program import load_program, program_names
 from bench.suite.replay_check import Verified, verified
-from bench.suite.sampled_trace import TierBytes, TraceSampling, sampled_run
+from bench.suite.sampled_trace import TraceSampling
+from bench.suite.two_runs import two_runs
 from hmd.base.errors import HmdError
-from hmd.base.units import PAGE_BYTES
 from hmd.emulate.preset import Preset, load
-from hmd.emulate.recordings.misses import MissOutcomes, MissStream
 from hmd.emulate.recordings.recorder import RECORDED_ON
-from hmd.emulate.recordings.replay import Layout, TimingModel, frames, tiers_of
-from hmd.emulate.timing_params import timing_params
+from hmd.emulate.recordings.replay import Layout
 from hmd.estimate.breakdown import interval, sweep
 from hmd.estimate.model import Coefficients, RuntimeModel, build_model
 from hmd.estimate.one_run import predict_runs
@@ -61,9 +53,6 @@ from hmd.estimate.runs import AlignedRuns, side_by_side
 from hmd.estimate.windows import CutBy
 from hmd.sample.cpu_models import Core
 from hmd.trace.trace import Trace
-
-HEAT_SEED = 977
-"""Seed of the samples behind layouts by heat; estimates use others, as with a daemon's heat."""
 
 LARGE = ("updates_large_moving", "updates_large_scattered")
 """Programs that are others of the suite on more memory, and are evaluated only if named."""
@@ -76,6 +65,19 @@ VERIFIED = ("betweenness", "cg", "gups", "stream", "xslookup")
 PERIODS = (67, 199, 997, 4999)
 SEEDS = (2, 3)
 LOSS = 0.2
+
+
+def second_period(period: int) -> int:
+    """Return the second counter's period: about 6 % more, and odd."""
+    return int(period * 1.06) | 1
+
+
+SAMPLINGS: Mapping[str, TraceSampling] = {
+    "usual": TraceSampling(),
+    **{f"period {p}": TraceSampling(p, second_period(p)) for p in PERIODS if p != 199},
+    **{f"seed {seed}": TraceSampling(seed=seed) for seed in SEEDS},
+    f"loss {LOSS:.0%}": TraceSampling(loss=LOSS),
+}
 
 PUBLISHED_WINDOWS = (1, 20, 200)
 """The paper's windows are 50 ms of runs of half a minute. These runs are shorter, so all three are
@@ -110,22 +112,6 @@ ABLATIONS: Mapping[str, Callable[[RuntimeModel], RuntimeModel]] = {
 }
 """The model without one of its terms."""
 
-_BYTES = ("read_bytes", "write_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The all-slow and the all-fast run of a program: outcomes of each miss, time, counters."""
-
-    slow: MissOutcomes
-    slow_ps: int
-    slow_moved: TierBytes
-    slow_stalled_ps: int
-    fast: MissOutcomes
-    fast_ps: int
-    fast_moved: TierBytes
-    fast_stalled_ps: int
-
 
 @dataclass(frozen=True, slots=True)
 class Errors:
@@ -145,69 +131,6 @@ class Errors:
         return float(np.max(np.abs(list(self.by_layout.values()))))
 
 
-def ends_of(stream: MissStream, preset: Preset) -> Ends:
-    """Replay the two runs that a user records."""
-    slow, fast = MissOutcomes.empty(len(stream)), MissOutcomes.empty(len(stream))
-    none = np.zeros(stream.user_pages, np.bool_)
-    return Ends(
-        slow,
-        *_replayed_run(stream, preset, none, slow),
-        fast,
-        *_replayed_run(stream, preset, ~none, fast),
-    )
-
-
-def _replayed_run(
-    stream: MissStream, preset: Preset, layout: Layout, into: MissOutcomes
-) -> tuple[int, TierBytes, int]:
-    """Return the runtime in ps, what the memory of each tier moved, and how long CPUs waited."""
-    params = timing_params(preset)
-    params = replace(params, vcpus=max(params.vcpus, stream.cpus))
-    with TimingModel(params) as model:
-        ps = model.replay_misses(stream, frames(stream, preset, layout), into)
-        counted = [model.counters(vcpu).nodes for vcpu in range(stream.cpus)]
-    moved = [
-        [sum(getattr(nodes[node], name) for nodes in counted) for name in _BYTES]
-        for node in tiers_of(preset)
-    ]
-    stalled_ps = sum(node.stall_ps for nodes in counted for node in nodes)
-    return ps, np.array(moved, np.float64), stalled_ps
-
-
-def traces_of(
-    stream: MissStream, ends: Ends, preset: Preset, sampling: TraceSampling
-) -> tuple[Trace, Trace]:
-    """Return the traces of the slow and the fast run, whose samples are independent."""
-    both = (
-        (ends.slow, ends.slow_ps, ends.slow_moved, ends.slow_stalled_ps),
-        (ends.fast, ends.fast_ps, ends.fast_moved, ends.fast_stalled_ps),
-    )
-    slow, fast = (
-        sampled_run(
-            stream,
-            outcomes,
-            busy_ps,
-            preset,
-            TraceSampling(
-                sampling.period, sampling.pair_period, 2 * sampling.seed + number, sampling.loss
-            ),
-            moved,
-            stalled_ps,
-        )
-        for number, (outcomes, busy_ps, moved, stalled_ps) in enumerate(both)
-    )
-    return slow, fast
-
-
-def heat_of(stream: MissStream, ends: Ends, preset: Preset) -> npt.NDArray[np.float64]:
-    """Return the pages' heat, shape ``(user_pages,)``, from samples of a separate run."""
-    trace = sampled_run(stream, ends.slow, ends.slow_ps, preset, TraceSampling(seed=HEAT_SEED))
-    address = stream.page_address[: stream.user_pages]
-    start = trace.samples.address // np.uint64(PAGE_BYTES) * np.uint64(PAGE_BYTES)
-    page = np.searchsorted(address, start)
-    return np.bincount(page, minlength=len(address)).astype(np.float64)
-
-
 @dataclass(frozen=True, slots=True)
 class EstimatorCase:
     """A program on a preset: its sampled runs, its layouts (over sampled pages), true runtimes."""
@@ -221,17 +144,16 @@ class EstimatorCase:
 
 
 def case_of(
-    stream: MissStream,
+    address: npt.NDArray[np.uint64],
     preset: Preset,
     traces: tuple[Trace, Trace],
     layouts: Mapping[str, Layout],
     truth: Mapping[str, float],
 ) -> EstimatorCase:
-    """Return the case; ``layouts`` are over the stream's pages."""
+    """Return the case; ``layouts`` are over the pages at ``address``."""
     slow, fast = traces
     core = Core(preset.core.reorder_window, preset.core.line_fill_buffers)
     runs = side_by_side(slow, fast, core=core)
-    address = stream.page_address[: stream.user_pages]
     place = np.minimum(np.searchsorted(address, runs.pages.address), len(address) - 1)
     sampled = {name: each[place] for name, each in layouts.items()}
     return EstimatorCase(core, runs, slow, fast, sampled, truth)
@@ -420,45 +342,33 @@ def judged_once(program: RecordedStream, preset: Preset, say: Any) -> Judged:
 
 def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
     """Evaluate the estimator for a program on a preset."""
-    require_same_cache(preset)
-    stream = program.stream
-    ends = ends_of(stream, preset)
-    layouts = mixed_layouts(stream.page_address[: stream.user_pages], heat_of(stream, ends, preset))
-    truth = runtimes(program, preset, layouts, FOLDER, say)
+    runs = two_runs(program, preset, list(SAMPLINGS.values()), FOLDER, say)
+    truth = runtimes(program, preset, runs.layouts, FOLDER, say)
 
     def case(sampling: TraceSampling) -> EstimatorCase:
-        traces = traces_of(stream, ends, preset, sampling)
-        return case_of(stream, preset, traces, layouts, truth)
+        return case_of(runs.address, preset, runs.traces[sampling], runs.layouts, truth)
 
     usual = case(TraceSampling())
-    say(f"{program.name} on {preset.name}: estimating {len(layouts)} layouts")
+    say(f"{program.name} on {preset.name}: estimating {len(runs.layouts)} layouts")
     estimate_s, sweep_s = timed(usual)
-    others = {f"period {p}": TraceSampling(p, second_period(p)) for p in PERIODS if p != 199}
-    others |= {f"seed {seed}": TraceSampling(seed=seed) for seed in SEEDS}
-    others[f"loss {LOSS:.0%}"] = TraceSampling(loss=LOSS)
     return Judged(
         program.name,
         preset.name,
-        ends.slow_ps * 1e-12,
-        ends.fast_ps * 1e-12,
-        len(layouts),
+        runs.slow_ps * 1e-12,
+        runs.fast_ps * 1e-12,
+        len(runs.layouts),
         int(usual.runs.slow.samples.sum()),
         len(usual.runs.slow.pair_part),
         {windows: judge_published(usual, windows) for windows in PUBLISHED_WINDOWS},
         [judge_model(usual, coefficients) for coefficients in GRID],
         {name: judge_model(usual, ablate=ablate) for name, ablate in ABLATIONS.items()},
-        {name: judge_model(case(sampling)) for name, sampling in others.items()},
+        {name: judge_model(case(each)) for name, each in SAMPLINGS.items() if name != "usual"},
         judge_intervals(usual),
         judge_one_run(usual),
         estimate_s,
         sweep_s,
         program.host_s,
     )
-
-
-def second_period(period: int) -> int:
-    """Return the second counter's period: about 6 % more, and odd."""
-    return int(period * 1.06) | 1
 
 
 def timed(case: EstimatorCase) -> tuple[float, float]:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +39,21 @@ _TIMING = Path(replay.__file__).parents[1] / "timing"
 
 @dataclass(frozen=True, slots=True)
 class RecordedStream:
-    """A program's miss recording, and the host time of the recorded run."""
+    """A program's miss recording, in memory or in a file, and the host time of the recorded run."""
 
     name: str
-    stream: MissStream
+    source: MissStream | Path
     host_s: float
+
+    @property
+    def stream(self) -> MissStream:
+        """The recording, which is read when it is first needed."""
+        return _read_stream(self.source) if isinstance(self.source, Path) else self.source
+
+
+@lru_cache(maxsize=1)
+def _read_stream(path: Path) -> MissStream:
+    return MissStream.read(path)
 
 
 def recorded(name: str, folder: Path, say: Callable[[str], None]) -> RecordedStream:
@@ -63,9 +74,7 @@ def recording_of(program: SuiteProgram, folder: Path, say: Callable[[str], None]
             run = run_in(machine, command, ALL_SLOW)
         run.recording.stream.write(path)
         note.write_text(json.dumps({"host_s": run.host_s, "instructions": run.instructions}))
-    return RecordedStream(
-        name, MissStream.read(path), float(json.loads(note.read_text())["host_s"])
-    )
+    return RecordedStream(name, path, float(json.loads(note.read_text())["host_s"]))
 
 
 def stream_path(program: SuiteProgram, folder: Path) -> Path:

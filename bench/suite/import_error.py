@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 
 from bench.documents.markdown import measured_with
-from bench.suite.estimator import Ends, ends_of
 from bench.suite.ground_truth import program_digest, recorded
 from bench.suite.sampled_trace import TraceSampling, sampled_run
 from bench.suite.samplers import hottest
+from bench.suite.two_runs import Ends, ends_of
 from hmd.base.units import PAGE_BYTES
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.recordings.misses import MissStream
@@ -78,20 +78,16 @@ class SamplingError:
 def as_imported(trace: Trace) -> Trace:
     """Return a trace with what an import of perf's recordings has."""
     samples = replace(trace.samples, instructions=np.zeros(len(trace.samples), np.uint64))
-    return replace(trace, about={"clock": trace.clock}, progress=None, samples=samples)
+    return replace(
+        trace, about={"clock": trace.clock}, progress=None, traffic=None, samples=samples
+    )
 
 
-def sampled(stream: MissStream, ends: Ends, preset: Preset, period: int) -> tuple[Trace, Trace]:
+def sampled(ends: Ends, period: int) -> tuple[Trace, Trace]:
     """Return the imported traces of the slow and the fast run."""
     slow, fast = (
-        as_imported(
-            sampled_run(
-                stream, outcomes, busy_ps, preset, TraceSampling(period, _NO_SECOND_COUNTER, seed)
-            )
-        )
-        for seed, (outcomes, busy_ps) in enumerate(
-            ((ends.slow, ends.slow_ps), (ends.fast, ends.fast_ps)), 1
-        )
+        as_imported(sampled_run(run, TraceSampling(period, _NO_SECOND_COUNTER, seed)))
+        for seed, run in enumerate((ends.slow, ends.fast), 1)
     )
     return slow, fast
 
@@ -141,7 +137,7 @@ def judge(name: str) -> list[dict[str, Any]]:
     stream, preset = recorded(name, FOLDER, say).stream, load(PRESET)
     ends, true_speed, rows = ends_of(stream, preset), speed(stream, preset), []
     for period in PERIODS:
-        slow, fast = sampled(stream, ends, preset, period)
+        slow, fast = sampled(ends, period)
         page = np.unique(fast.samples.address // np.uint64(PAGE_BYTES))
         rows.append(
             asdict(

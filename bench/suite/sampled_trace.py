@@ -9,7 +9,7 @@ bursts, as from a full ring, and the trace reports the loss.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -54,27 +54,82 @@ class TraceSampling:
     loss: float = 0.0
 
 
-def sampled_run(
+@dataclass(frozen=True, slots=True)
+class ReplayedRun:
+    """A replayed run, ready to be sampled in several ways.
+
+    ``bare`` is its trace without samples, of ``busy_ps``. ``loads`` and ``stores`` are the rows
+    that counters count, by CPU; ``outcomes`` are of all rows.
+    """
+
+    stream: MissStream
+    outcomes: MissOutcomes
+    busy_ps: int
+    bare: Trace
+    loads: tuple[npt.NDArray[np.int64], ...]
+    stores: tuple[npt.NDArray[np.int64], ...]
+
+
+def replayed_run(
     stream: MissStream,
     outcomes: MissOutcomes,
     busy_ps: int,
     preset: Preset,
-    sampling: TraceSampling,
     moved: TierBytes | None = None,
     stalled_ps: int = 0,
-) -> Trace:
-    """Return the trace of a run of ``busy_ps`` that ``moved`` so many bytes.
+) -> ReplayedRun:
+    """Return a run of ``busy_ps`` that ``moved`` so many bytes.
 
     Its CPUs waited for memory for ``stalled_ps`` in sum, if that was counted.
     """
-    rng = np.random.default_rng(sampling.seed)
     counted = np.flatnonzero(stream.sampled() & (stream.page < stream.user_pages))
     store = (stream.flags[counted] & np.uint8(MissFlag.STORE)) != 0
-    both = 1 / (1 / sampling.period + 1 / sampling.pair_period)
-    drawn = []
+    loads, stores = [], []
     for cpu in range(stream.cpus):
         own = slice(*np.searchsorted(counted, stream.rows_of(cpu).indices(len(stream))[:2]))
-        loads, stores = counted[own][~store[own]], counted[own][store[own]]
+        loads.append(counted[own][~store[own]])
+        stores.append(counted[own][store[own]])
+    fast, slow = (preset.nodes[node] for node in tiers_of(preset))
+    instruction_ps = preset.core.instruction_ns * 1000
+    bare = Trace(
+        about={
+            "clock": "modelled",
+            "instructions": "emulated",
+            "tiers": [
+                {
+                    "nodes": [tier],
+                    "read_latency_ns": node.read_latency_ns,
+                    "read_bandwidth_mbps": node.read_bandwidth_gbps * 1000,
+                    "write_bandwidth_mbps": node.write_bandwidth_gbps * 1000,
+                }
+                for tier, node in enumerate((fast, slow))
+            ],
+        },
+        processes=(TracedProcess(1, "program"),),
+        samples=Samples.empty(),
+        progress=_progress(stream, outcomes, busy_ps, instruction_ps, stalled_ps),
+        threads=_thread_progress(stream, outcomes, busy_ps),
+        traffic=None
+        if moved is None
+        else _traffic(
+            stream,
+            outcomes,
+            busy_ps,
+            moved,
+            preset.nodes[tiers_of(preset)[int(np.argmax(moved[:, 0]))]].granularity_bytes,
+        ),
+        ending=Ending(0, busy_ps // 1000, 0),
+    )
+    return ReplayedRun(stream, outcomes, busy_ps, bare, tuple(loads), tuple(stores))
+
+
+def sampled_run(run: ReplayedRun, sampling: TraceSampling) -> Trace:
+    """Return the trace of a run with samples."""
+    stream, outcomes = run.stream, run.outcomes
+    rng = np.random.default_rng(sampling.seed)
+    both = 1 / (1 / sampling.period + 1 / sampling.pair_period)
+    drawn = []
+    for loads, stores in zip(run.loads, run.stores, strict=True):
         drawn += [
             (_every(loads, sampling.period, rng), Kind.LOAD, both),
             (_every(loads, sampling.pair_period, rng), Kind.LOAD, both),
@@ -95,39 +150,8 @@ def sampled_run(
     columns["latency_ns"] = outcomes.latency_ps[rows] // np.uint32(1000)
     columns["period"] = stands_for.astype(np.uint32)
     columns["instructions"] = stream.instructions[rows] + np.uint64(1)
-    instruction_ps = preset.core.instruction_ns * 1000
-    progress = _progress(stream, outcomes, busy_ps, instruction_ps, stalled_ps)
-    fast, slow = (preset.nodes[node] for node in tiers_of(preset))
-    return Trace(
-        about={
-            "clock": "modelled",
-            "instructions": "emulated",
-            "tiers": [
-                {
-                    "nodes": [tier],
-                    "read_latency_ns": node.read_latency_ns,
-                    "read_bandwidth_mbps": node.read_bandwidth_gbps * 1000,
-                    "write_bandwidth_mbps": node.write_bandwidth_gbps * 1000,
-                }
-                for tier, node in enumerate((fast, slow))
-            ],
-        },
-        processes=(TracedProcess(1, "program"),),
-        samples=Samples(**columns),
-        progress=progress,
-        threads=_thread_progress(stream, outcomes, busy_ps),
-        traffic=None
-        if moved is None
-        else _traffic(
-            stream,
-            outcomes,
-            busy_ps,
-            moved,
-            preset.nodes[tiers_of(preset)[int(np.argmax(moved[:, 0]))]].granularity_bytes,
-        ),
-        losses=Losses(lost=len(order) - len(rows)),
-        ending=Ending(0, busy_ps // 1000, 0),
-    )
+    losses = Losses(lost=len(order) - len(rows))
+    return replace(run.bare, samples=Samples(**columns), losses=losses)
 
 
 def _cpu_of(stream: MissStream, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:

@@ -15,11 +15,8 @@ import pytest
 from bench.suite.estimator import (
     EstimatorCase,
     case_of,
-    ends_of,
-    heat_of,
     judge_model,
     judge_published,
-    traces_of,
 )
 from bench.suite.ground_truth import RecordedStream
 from bench.suite.inputs import prepare
@@ -27,6 +24,7 @@ from bench.suite.layouts import mixed_layouts
 from bench.suite.program import load_program
 from bench.suite.replay_check import placed
 from bench.suite.sampled_trace import TraceSampling
+from bench.suite.two_runs import ends_of, heat_of, traces_of
 from hmd.emulate.preset import load
 from hmd.emulate.recordings.recorder import (
     RECORDED_ON,
@@ -73,13 +71,13 @@ def test_estimator_mixed_layouts_error_below_published_formula(
     """
     preset, stream = load("dram-pm"), program.stream
     ends = ends_of(stream, preset)
-    assert ends.slow_ps > 1.5 * ends.fast_ps
+    assert ends.slow.busy_ps > 1.5 * ends.fast.busy_ps
     address = stream.page_address[: stream.user_pages]
-    layouts = mixed_layouts(address, heat_of(stream, ends, preset), parts=PARTS)
+    layouts = mixed_layouts(address, heat_of(ends), parts=PARTS)
     truth = {name: replayed(stream, preset, each) * 1e-12 for name, each in layouts.items()}
 
     def case(sampling: TraceSampling) -> EstimatorCase:
-        return case_of(stream, preset, traces_of(stream, ends, preset, sampling), layouts, truth)
+        return case_of(address, preset, traces_of(ends, sampling), layouts, truth)
 
     usual = [case(TraceSampling(seed=seed)) for seed in SEEDS]
     ours = [judge_model(each) for each in usual]
@@ -96,8 +94,14 @@ def test_estimator_all_slow_and_all_fast_runtimes_reproduced(program: RecordedSt
     ends = ends_of(stream, preset)
     none = np.zeros(stream.user_pages, np.bool_)
     layouts = {"slow": none, "fast": ~none}
-    truth = {"slow": ends.slow_ps * 1e-12, "fast": ends.fast_ps * 1e-12}
+    truth = {"slow": ends.slow.busy_ps * 1e-12, "fast": ends.fast.busy_ps * 1e-12}
     met = judge_model(
-        case_of(stream, preset, traces_of(stream, ends, preset, TraceSampling()), layouts, truth)
+        case_of(
+            stream.page_address[: stream.user_pages],
+            preset,
+            traces_of(ends, TraceSampling()),
+            layouts,
+            truth,
+        )
     )
     assert met.worst < 0.005
