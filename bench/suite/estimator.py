@@ -44,12 +44,12 @@ from bench.suite.two_runs import two_runs
 from hmd.base.errors import HmdError
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.recordings.recorder import RECORDED_ON
-from hmd.emulate.recordings.replay import Layout
-from hmd.estimate.breakdown import interval, sweep
+from hmd.emulate.recordings.replay import Layout, tiers_of
+from hmd.estimate.breakdown import interval, resample, sweep
 from hmd.estimate.model import Coefficients, RuntimeModel, build_model
 from hmd.estimate.one_run import predict_runs
 from hmd.estimate.overlap import Pairs
-from hmd.estimate.runs import AlignedRuns, side_by_side
+from hmd.estimate.runs import AlignedRuns, TierSpeeds, side_by_side
 from hmd.estimate.windows import CutBy
 from hmd.sample.cpu_models import Core
 from hmd.trace.trace import Trace
@@ -84,8 +84,8 @@ PUBLISHED_WINDOWS = (1, 20, 200)
 reported, and hmd is compared with the best."""
 
 GRID = tuple(
-    Coefficients(power, streams)
-    for power, streams in product((1.0, 1.5, 2.0, 3.0), (1.5, 2.0, 3.0))
+    Coefficients(streams, power)
+    for streams, power in product((1.5, 2.0, 3.0), (3.0, 4.0, 6.0, 12.0))
 )
 
 
@@ -95,8 +95,8 @@ def _figures(model: RuntimeModel, **of_all: float) -> RuntimeModel:
     return replace(model, figures=model.figures._replace(**changed))
 
 
-def _numbers(model: RuntimeModel, **known: bool) -> RuntimeModel:
-    return replace(model, numbers=model.numbers._replace(**known))
+def _numbers(model: RuntimeModel, **numbers: Any) -> RuntimeModel:
+    return replace(model, numbers=model.numbers._replace(**numbers))
 
 
 _NONE = np.empty(0, np.int32)
@@ -136,6 +136,7 @@ class EstimatorCase:
     """A program on a preset: its sampled runs, its layouts (over sampled pages), true runtimes."""
 
     core: Core
+    block_bytes: int
     runs: AlignedRuns
     slow: Trace
     fast: Trace
@@ -156,19 +157,14 @@ def case_of(
     runs = side_by_side(slow, fast, core=core)
     place = np.minimum(np.searchsorted(address, runs.pages.address), len(address) - 1)
     sampled = {name: each[place] for name, each in layouts.items()}
-    return EstimatorCase(core, runs, slow, fast, sampled, truth)
+    block_bytes = preset.nodes[tiers_of(preset)[1]].granularity_bytes
+    return EstimatorCase(core, block_bytes, runs, slow, fast, sampled, truth)
 
 
-def judge_model(
-    case: EstimatorCase,
-    coefficients: Coefficients | None = None,
-    ablate: Callable[[RuntimeModel], RuntimeModel] = lambda model: model,
-) -> Errors:
-    """Return the errors of hmd's model, less what ``ablate`` takes from it."""
-    model = ablate(build_model(case.runs, coefficients))
-    found = {
-        name: model.estimate(layout).runtime_ns * 1e-9 for name, layout in case.layouts.items()
-    }
+def judge_model(case: EstimatorCase, model: RuntimeModel | None = None) -> Errors:
+    """Return the errors of hmd's model of a case, or of one that is made from it."""
+    used = build_model(case.runs) if model is None else model
+    found = {name: used.estimate(layout).runtime_ns * 1e-9 for name, layout in case.layouts.items()}
     return _errors(found, case.truth)
 
 
@@ -183,7 +179,8 @@ class Intervals:
 def judge_intervals(case: EstimatorCase) -> Intervals:
     """Return how many layouts are within the intervals that ``hmd estimate`` gives."""
     model = build_model(case.runs)
-    found = {name: interval(model, layout) for name, layout in case.layouts.items()}
+    drawn = list(resample(model))
+    found = {name: interval(model, layout, drawn) for name, layout in case.layouts.items()}
     covered = sum(
         each.low_ns <= case.truth[name] * 1e9 <= each.high_ns for name, each in found.items()
     )
@@ -193,9 +190,10 @@ def judge_intervals(case: EstimatorCase) -> Intervals:
 
 def judge_one_run(case: EstimatorCase) -> dict[str, float]:
     """Return the error of the other run's predicted runtime by the tier of the one recorded."""
+    speeds = replace(TierSpeeds.of(case.slow.about), slow_block_bytes=case.block_bytes)
     slow, fast = (
-        predict_runs(case.slow, "slow", core=case.core).fast,
-        predict_runs(case.fast, "fast", core=case.core).slow,
+        predict_runs(case.slow, "slow", speeds=speeds, core=case.core).fast,
+        predict_runs(case.fast, "fast", speeds=speeds, core=case.core).slow,
     )
     return {
         "slow": float(slow.ns.sum() / case.runs.fast.ns.sum()) - 1,
@@ -351,6 +349,7 @@ def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
     usual = case(TraceSampling())
     say(f"{program.name} on {preset.name}: estimating {len(runs.layouts)} layouts")
     estimate_s, sweep_s = timed(usual)
+    model = build_model(usual.runs)
     return Judged(
         program.name,
         preset.name,
@@ -360,8 +359,8 @@ def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
         int(usual.runs.slow.samples.sum()),
         len(usual.runs.slow.pair_part),
         {windows: judge_published(usual, windows) for windows in PUBLISHED_WINDOWS},
-        [judge_model(usual, coefficients) for coefficients in GRID],
-        {name: judge_model(usual, ablate=ablate) for name, ablate in ABLATIONS.items()},
+        [judge_model(usual, _numbers(model, **asdict(each))) for each in GRID],
+        {name: judge_model(usual, ablate(model)) for name, ablate in ABLATIONS.items()},
         {name: judge_model(case(each)) for name, each in SAMPLINGS.items() if name != "usual"},
         judge_intervals(usual),
         judge_one_run(usual),

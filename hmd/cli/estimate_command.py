@@ -103,6 +103,7 @@ one run:
                      idle latencies of both tiers in ns, as measured (default: those in the trace)
 --bandwidths READ,WRITE
                      peak bandwidths of the slow tier in GB/s (default: those in the trace)
+--block-bytes BYTES  what the slow tier moves for an access anywhere: 256 for Optane (default 64)
 which pages are fast (all others are slow):
 | --hot-first P%     the hottest pages: this share of them
 | --cold-first P%    the coldest pages: this share of them
@@ -141,7 +142,7 @@ def _two_numbers(text: str) -> tuple[float, float]:
 
 TYPES = {
     **dict.fromkeys(("latencies", "bandwidths"), _two_numbers),
-    **dict.fromkeys(("steps", "windows"), whole_number(100_000)),
+    **dict.fromkeys(("steps", "windows", "block_bytes"), whole_number(100_000)),
     "move_ns": number(1e-3, 1e9),
 }
 
@@ -257,7 +258,9 @@ def _predicted(
     if args.bandwidths:
         read, write = args.bandwidths
         speeds = replace(speeds, slow_read_bytes_per_ns=read, slow_write_bytes_per_ns=write)
-    if (args.latencies or args.bandwidths) and tier is None:
+    if args.block_bytes:
+        speeds = replace(speeds, slow_block_bytes=args.block_bytes)
+    if (args.latencies or args.bandwidths or args.block_bytes) and tier is None:
         raise UsageError("estimate: which tier held the pages of this run? say --recorded-on TIER")
     timed = bool(recording.thinned.samples.latency_ns.any())
     if tier is None or not (timed and speeds.slow_latency_ns and speeds.fast_latency_ns):

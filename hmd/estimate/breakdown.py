@@ -15,7 +15,7 @@ pages by one run (``PageIndex.accesses``, the slow run's), and price with the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -128,20 +128,29 @@ class Interval:
     high_ns: float
 
 
-def interval(model: RuntimeModel, layout: Layout) -> Interval:
-    """Return the estimate of a layout with its interval, which the model's doubts widen."""
+def interval(
+    model: RuntimeModel, layout: Layout, drawn: Iterable[RuntimeModel] | None = None
+) -> Interval:
+    """Return the estimate of a layout with its interval, which the model's doubts widen.
+
+    Several layouts may share the models ``drawn`` by :func:`resample`.
+    """
     mass = model.slow_mass((~layout).astype(np.float32))
     runtime = model.price(mass).runtime_ns
+    models = resample(model) if drawn is None else drawn
+    found = [each.estimate(layout).runtime_ns for each in models]
+    sampling = float(np.std(found)) if len(model.accesses) else 0.0
+    return around(model, runtime, mass, sampling)
+
+
+def resample(model: RuntimeModel) -> Iterator[RuntimeModel]:
+    """Yield the model with its samples drawn anew, ``DRAWS`` times."""
     rng = np.random.default_rng(1)
-    drawn = []
     for _ in range(DRAWS):
         times = (rng.poisson(model.samples) / model.samples).astype(np.float32)
         accesses = model.accesses * times
         total = sum_cells(model.page, accesses, model.begin, model.pages)
-        resampled = replace(model, accesses=accesses, total=total)
-        drawn.append(resampled.estimate(layout).runtime_ns)
-    sampling = float(np.std(drawn)) if len(model.accesses) else 0.0
-    return around(model, runtime, mass, sampling)
+        yield replace(model, accesses=accesses, total=total)
 
 
 def around(

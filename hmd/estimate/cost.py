@@ -30,6 +30,10 @@ from hmd.base.numba_kernels import (
 _SHORT_SUM = np.uint64(1024)
 _PART_PRIOR = 30.0  # slow pair members: weight of all parts' mean in a part
 _LOAD_ROUNDS = 20
+LATENCY_RISE, LATENCY_KNEE = 0.4, 2.75
+"""Latency over the idle one is 1 + RISE (s + KNEE s^6) at a share s of busy time: between the
+published curves of DRAM and of persistent memory (hmd/emulate/presets), 1.1 at a quarter, 1.2 at a
+half, 1.5 at three quarters, 2.5 at the peak."""
 
 
 class PartFigures(NamedTuple):
@@ -71,8 +75,8 @@ class WindowFigures(NamedTuple):
     proportion to what all threads run. ``slow_ns`` is the window's length in the slow run.
     ``read_work`` and ``write_work`` are the times that its reads and writes took of the slow tier,
     in any unit; a share ``stored`` of what it wrote is of sampled stores, the rest of lines that
-    are written after a load, in proportion to all accesses. Latency rises with the load to the
-    power of ``load_power``.
+    are written after a load, in proportion to all accesses. The slow tier was ``busy`` for this
+    share of the slow run.
     """
 
     slow_ns: Float64s
@@ -83,17 +87,21 @@ class WindowFigures(NamedTuple):
     read_work: Float64s
     write_work: Float64s
     stored: Float64s
-    load_power: Float64s
+    busy: Float64s
 
 
 class ModelNumbers(NamedTuple):
     """The number of ``streams``, and what is known.
+
+    The times of two tiers that work at once add up by their powers of ``at_once``: a tier waits
+    while the other is slow, but for what its queue holds, a page or so.
 
     ``pairs_known`` is false where too few pairs show whether neighbouring misses are in the same
     memory, ``load_known`` where the slow tier's idle latency is unknown.
     """
 
     streams: float
+    at_once: float
     pairs_known: bool
     load_known: bool
 
@@ -155,6 +163,11 @@ def _blend(share: float, of_share: float, of_rest: float) -> float:
 
 
 @inline
+def _power_sum(a: float, b: float, power: float, sign: float = 1.0) -> float:
+    return float((a**power + sign * b**power) ** (1 / power))
+
+
+@inline
 def _interpolate(factor: npt.NDArray[np.float64], chance: float) -> float:
     """Return the core's factor at a chance of a slow miss."""
     across = math.sqrt(chance) * (len(factor) - 1)
@@ -211,11 +224,12 @@ def _slow_work(windows: WindowFigures, w: int, of_all: float, of_stores: float) 
 
 
 @inline
-def _slow_latency_factor(parts: PartFigures, p: int, load: float, power: float) -> float:
+def _slow_latency_factor(parts: PartFigures, p: int, load: float, busy: float) -> float:
     """Return the slow tier's excess latency at a load, over that of the slow run."""
     idle, loaded = parts.idle_latency_ns[p], parts.loaded_latency_ns[p]
     fast = parts.fast_latency_ns[p]
-    latency = idle + (loaded - idle) * load**power
+    rise = load * (1 + LATENCY_KNEE * (load * busy) ** 5) / (1 + LATENCY_KNEE * busy**5)
+    latency = idle + (loaded - idle) * rise
     return float(min(max((latency - fast) / (loaded - fast), 0.0), 1.0))
 
 
@@ -275,9 +289,12 @@ def price_windows(
                 saturated = min(busy, tier_busy) * (fast_ns + queueing_ns)
                 queues_ns[k] = max(queues_ns[k], saturated - fast_ns)
             # Streams that are bound by bandwidth: both tiers work at once.
-            bound_ns = min(busy, tier_busy) * (parts.slow_ns[p] - parts.idle_waits_ns[p])
-            left_ns = fast_ns - min(fast_ns * traffic[p], parts.fast_bound_ns[p])
-            streams_ns[k] = max(bound_ns, left_ns) + parts.idle_waits_ns[p] * share[p]
+            freed_ns, slow_ns = parts.fast_bound_ns[p], parts.slow_ns[p] - parts.idle_waits_ns[p]
+            left_ns = fast_ns - min(fast_ns * traffic[p], freed_ns)
+            never_ns = min(max(fast_ns - freed_ns, 0.0), slow_ns)
+            bound_ns = min(busy, tier_busy) * _power_sum(slow_ns, never_ns, numbers.at_once, -1.0)
+            together_ns = _power_sum(bound_ns, left_ns, numbers.at_once)
+            streams_ns[k] = together_ns + parts.idle_waits_ns[p] * share[p]
             busy_ns[k] = _blend(
                 parts.bandwidth_bound[p], streams_ns[k], fast_ns + waits_ns[k] + queues_ns[k]
             )
@@ -292,7 +309,7 @@ def price_windows(
                 load = min(tier_busy * windows.slow_ns[w] / max(tried_ns, 1e-9), 1.0)
                 for k in range(side):
                     p = first + k
-                    factor = _slow_latency_factor(parts, p, load, windows.load_power[w])
+                    factor = _slow_latency_factor(parts, p, load, windows.busy[w])
                     others_ns = parts.fast_ns[p] + waits_ns[k] * factor + queues_ns[k]
                     busy_ns[k] = _blend(parts.bandwidth_bound[p], streams_ns[k], others_ns)
                 if _wall_ns(windows, parts, w, first, busy_ns) > tried_ns:

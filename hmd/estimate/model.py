@@ -6,7 +6,7 @@ has two parts.
 
 Waits for memory are proportional to the waits that slow misses begin (:mod:`hmd.estimate.overlap`),
 times the slow tier's latency under the load of the layout: as measured for all-slow, idle without
-load, and rising with the ``load_power`` of the load in between.
+load, and in between by the curve of published latencies.
 
 Queues of streams (prefetched lines, stores) appear if concurrent streams demand more than the slow
 tier's bandwidth: if all of ``streams`` pages in flight are slow, or the slow tier's share of the
@@ -65,16 +65,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Fitted coefficients.
+    """Fitted coefficients, as of :class:`hmd.estimate.cost.ModelNumbers`."""
 
-    ``load_power`` is the exponent of the slow tier's latency in its load, ``knee`` how steeply it
-    rises with the share of time for which the tier is busy beyond seven tenths, since latency rises
-    most near the peak bandwidth; ``streams`` is the number of concurrent streams.
-    """
-
-    load_power: float = 1.5
     streams: float = 2.0
-    knee: float = 6.0
+    at_once: float = 4.0
 
 
 ONE_RUN_ERROR, COUNTED_ONE_RUN_ERROR = 0.35, 0.12
@@ -83,7 +77,6 @@ UNKNOWN_THREADS_ERROR = 0.25
 UNKNOWN_OVERLAP_ERROR = 0.06
 UNKNOWN_QUEUES_ERROR = 0.20
 COUNTED_QUEUES_ERROR = 0.08
-_KNEE_AT = 0.7  # share of time for which a tier is busy, from which latency rises steeply
 _SATURATED, _WAITING, _STREAMING = (0.5, 0.7), (0.4, 0.6), (0.5, 0.9)
 """Shares of time for which a tier is busy and for which a thread waits, and of lines that were
 prefetched: up to the first nothing is bound by a tier's bandwidth alone, from the second on
@@ -248,7 +241,10 @@ def build_model(
         of_windows=_window_figures(runs, work, coefficients),
         pairs=pairs,
         numbers=ModelNumbers(
-            coefficients.streams, pairs.enough, load_known=runs.speeds.slow_latency_ns > 0
+            coefficients.streams,
+            coefficients.at_once,
+            pairs.enough,
+            load_known=runs.speeds.slow_latency_ns > 0,
         ),
         doubts=tuple(_doubts(runs, pairs, figures, longer)),
     )
@@ -303,7 +299,7 @@ def _window_figures(
         read_work=work.reads,
         write_work=work.writes,
         stored=work.stored,
-        load_power=coefficients.load_power + coefficients.knee * np.maximum(busy - _KNEE_AT, 0.0),
+        busy=busy,
     )
 
 

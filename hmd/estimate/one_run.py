@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from hmd.base.errors import UsageError
 from hmd.base.units import LINE_BYTES
+from hmd.estimate.cost import LATENCY_KNEE, LATENCY_RISE
 from hmd.estimate.layout import Layout, MemoryRegions, heat_order
 from hmd.estimate.model import UNKNOWN_OVERLAP, collect_pairs, rows_by_cell
 from hmd.estimate.overlap import fit_neighbours
@@ -160,10 +161,14 @@ def _predicted(
     latency_ns = np.maximum(run.latency_ns, here)
     waits = np.minimum(waits, (1 - _LEAST) * run.busy_ns / latency_ns)
     lines, written = rows.moved_lines(windows)
-    # What the memory here moved may be whole blocks; there it is lines, as many of them written.
+    # What the memory here moved may be whole blocks; there as many lines are written, and all but
+    # streams move a block for each.
     written = np.maximum(written, lines * np.minimum(_share(run.write_bytes, run.read_bytes), 1.0))
+    block_bytes = speeds.slow_block_bytes if tier == "fast" else LINE_BYTES
+    alone = _share(rows.lines.reshape(windows, -1).sum(1), lines)
+    bytes_of_line = LINE_BYTES + alone * (block_bytes - LINE_BYTES)
     reads_ns, writes_ns = speeds.work_ns(
-        "fast" if tier == "slow" else "slow", LINE_BYTES * lines, LINE_BYTES * written
+        "fast" if tier == "slow" else "slow", bytes_of_line * lines, bytes_of_line * written
     )
     work_ns = reads_ns + writes_ns
     lines_per_buffer, least_ns = rows.lines / core.fill_buffers, _LEAST * run.busy_ns
@@ -176,6 +181,8 @@ def _predicted(
         waits, of_others_ns = _split_stalls(
             run, waits, latency_ns, others_ns, core, executed / windows, min(here, there)
         )
+        # At most one wait per miss: the others are for memory of the kernel, which does not move.
+        waits *= min(float(rows.misses.sum()) / max(float(waits.sum()), 1.0), 1.0)
         stored = (run.queue_ns + buffers_ns if loads_only else of_others_ns) / latency_ns
         bare_ns = run.busy_ns - (waits + stored) * latency_ns
     else:
@@ -257,10 +264,6 @@ def _share(part: Floats, whole: Floats) -> Floats:
 
 
 def loaded_latency(busy: Floats) -> Floats:
-    """Return a tier's latency over its idle one, by the share of time for which it is busy.
-
-    Between the published curves of DRAM and of persistent memory (hmd/emulate/presets): 1.1 at a
-    quarter, 1.2 at a half, 1.5 at three quarters, 2.5 at the peak.
-    """
+    """Return a tier's latency over its idle one, by the share of time for which it is busy."""
     share = np.clip(busy, 0.0, 1.0)
-    return np.asarray(1 + 0.4 * share + 1.1 * share**6)
+    return np.asarray(1 + LATENCY_RISE * (share + LATENCY_KNEE * share**6))

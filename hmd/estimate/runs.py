@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.errors import UsageError
+from hmd.base.units import LINE_BYTES
 from hmd.estimate.samples import (
     AccessClass,
     AggregatedSamples,
@@ -101,7 +102,8 @@ class AlignedRun:
 class TierSpeeds:
     """Idle latency and peak bandwidth of the two tiers, 0 if unknown.
 
-    From the HMAT that the trace carries (ACPI 6.3, section 5.2.27) or from a benchmark.
+    From the HMAT that the trace carries (ACPI 6.3, section 5.2.27) or from a benchmark. The slow
+    tier's memory moves blocks of ``slow_block_bytes``, more than a line if it is persistent.
     """
 
     slow_latency_ns: float = 0.0
@@ -110,6 +112,7 @@ class TierSpeeds:
     slow_write_bytes_per_ns: float = 0.0
     fast_read_bytes_per_ns: float = 0.0
     fast_write_bytes_per_ns: float = 0.0
+    slow_block_bytes: float = LINE_BYTES
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> TierSpeeds:

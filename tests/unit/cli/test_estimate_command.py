@@ -431,6 +431,11 @@ def test_estimate_of_one_import_asks_for_its_tier(
     assert main(words) == Exit.USAGE
     assert "--recorded-on" in capsys.readouterr().err
     assert main([*words, "--recorded-on", "slow"]) == Exit.OK
+    capsys.readouterr()
+    # Where bandwidth is all that counts, a slow tier that moves blocks takes longer.
+    words += ["--recorded-on", "fast", "--bandwidths", "0.001,0.001"]
+    lines, blocks = (answer(capsys, *words[1:], *more) for more in ([], ["--block-bytes", "256"]))
+    assert blocks["steps"][0]["runtime_s"] > 2 * lines["steps"][0]["runtime_s"]
 
 
 def test_estimate_of_several_pairs_counts_their_scatter(

@@ -129,7 +129,7 @@ def make_model(
         overlapping=np.full(1, k - 1),
         core_factor=np.ones((1, 2)),
     )
-    numbers = ModelNumbers(2.0, pairs_known=found.enough or independent, load_known=False)
+    numbers = ModelNumbers(2.0, 4.0, pairs_known=found.enough or independent, load_known=False)
     return RuntimeModel(
         page=np.arange(pages, dtype=np.int32),
         accesses=np.array(accesses, np.float32),
@@ -147,7 +147,7 @@ def make_model(
             read_work=np.ones(1),
             write_work=none,
             stored=none,
-            load_power=none,
+            busy=none,
         ),
         pairs=found,
         numbers=numbers,

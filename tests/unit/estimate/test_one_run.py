@@ -89,6 +89,9 @@ def test_predicted_run_is_no_faster_than_its_traffic(run_of: RunOf) -> None:
     speeds = replace(SPEEDS, slow_read_bytes_per_ns=0.1, slow_write_bytes_per_ns=0.1)
     runs = predict_runs(run, "fast", speeds=speeds)
     assert runs.slow.ns.sum() >= 640e6
+    # None of them is prefetched, so that each moves a block.
+    blocks = predict_runs(run, "fast", speeds=replace(speeds, slow_block_bytes=256))
+    assert blocks.slow.ns.sum() >= 4 * 640e6
 
 
 def test_predicted_run_widens_the_interval_of_that_end_alone(run_of: RunOf) -> None:
