@@ -39,7 +39,6 @@ KERNEL_PARAMETERS = (
     # The machine is for tiering policies: those that need NUMA balancing enable it.
     "numa_balancing=disable",
 )
-_NO_AVX = "avx=off,avx2=off,f16c=off,fma=off,vaes=off,vpclmulqdq=off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +92,7 @@ def command_line(
         # Five-level paging costs one memory access per TLB miss; no machine of this size needs it.
         # With fast strings the kernel clears and copies pages by `rep stosb` and `rep movsb`,
         # which emulation turns into one access per byte; without them it moves words.
-        # TCG reads all of a masked AVX load, and faults where what the mask excludes is not mapped
-        # (10.0; VMASKMOV, VPMASKMOV), as numpy's sort does at the end of a heap.
-        *("-cpu", f"max,la57=off,erms=off,fsrm=off,fsrs=off,{_NO_AVX}"),
+        *("-cpu", "max,la57=off,erms=off,fsrm=off,fsrs=off"),
         *("-smp", f"{preset.cpus},sockets={preset.cpus // cores},cores={cores},threads=1"),
         *("-m", _memory(preset, absent)),
         *("-kernel", str(files.kernel), "-initrd", f"/proc/self/fd/{files.initramfs_fd}"),
