@@ -5,7 +5,8 @@
                           [--publish]
 
 In the emulated machine two-socket, four threads on two CPUs of each socket, after an initialisation
-by one thread, so that first touch puts all pages on its node. Systems: ``numactl --localalloc``;
+by one thread, so that first touch puts all pages on its node; threads of ``local`` initialise what
+they use, so that first touch is right. Systems: ``numactl --localalloc``;
 ``--interleave`` over the nodes of DRAM (over all, a half would be on Optane); NUMA balancing in
 mode 1, with the scan periods of bench/compare/systems.py; hmd as installed, with the tick of that
 comparison. All in one boot a program; the first run with hmd, a short one which sets its sampling
@@ -29,7 +30,7 @@ from typing import Any, Final
 from bench.compare.filled_node import FilledNode
 from bench.compare.guest_services import running_daemon
 from bench.compare.systems import BALANCING_SCALED
-from bench.compare.testbed import DILATION, GROUP, STEP_NS, Start, Testbed
+from bench.compare.testbed import DILATION, GROUP, Start, Testbed
 from bench.documents.markdown import measured_with, table
 from hmd.base.errors import HmdError
 from hmd.emulate.assets import compile_static
@@ -46,8 +47,14 @@ PRESET: Final = "two-socket"
 CPUS: Final = range(1, 5)
 """CPUs 0 to 2 are on one socket, 3 to 5 on the other; services run on CPU 0."""
 
+OPTANE: Final = 2
+"""Node of the daemon's memory, so that it takes no bandwidth of the program's DRAM."""
+STEP_NS: Final = 20_000.0
+"""As in the comparison, for longer runs: by so much the CPUs' clocks may differ."""
+
 PROGRAMS: Final[Mapping[str, tuple[str | int, ...]]] = {
     "partitions": ("parts", "partitions", "4", 1_200_000, "4"),
+    "local": ("parts", "local", "4", 1_200_000, "4"),
     "chase": ("parts", "partitions", "4", 1_500_000, "1"),
     "handover": ("parts", "handover", "4", 1_200_000, "4"),
     "table": ("parts", "table", "4", 800_000, "4"),
@@ -102,7 +109,7 @@ def measure(program: str, systems: list[str], runs: int, times: int) -> list[dic
                 if system != HMD:
                     seconds[system].append(_seconds(stage, program, system, times))
         if HMD in systems:
-            with running_daemon(stage, registry.DEFAULT) as daemon:
+            with running_daemon(stage, registry.DEFAULT, node=OPTANE) as daemon:
                 for run in range(runs + 1):
                     with daemon.moving():
                         took = _seconds(stage, program, HMD, times if run else 1)

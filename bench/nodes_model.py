@@ -37,7 +37,7 @@ PART_LINES: Final = 1 << 16  # 4 MiB
 PERIOD: Final = 37
 TICK_STEPS: Final = 2000
 LOAD_INSTRUCTIONS: Final = 6
-CHAINS: Final = {"partitions": 4, "chase": 1, "handover": 4, "table": 4, "mixed": 4}
+CHAINS: Final = {"partitions": 4, "local": 4, "chase": 1, "handover": 4, "table": 4, "mixed": 4}
 """Programs, and in how many chains each of their threads loads at once."""
 
 _MULTIPLIER, _INCREMENT = np.uint64(2862933555777941757), np.uint64(3037000493)
@@ -73,11 +73,14 @@ def topology_of(preset: Preset) -> Topology:
 
 
 class Program:
-    """The accesses of a program's threads; ``pages`` is how many it has."""
+    """The accesses of a program's threads; ``pages`` is how many it has.
+
+    ``local``: each thread has initialised what it uses.
+    """
 
     def __init__(self, name: str, steps: int) -> None:
         self._name, self._half, self._done = name, steps // 2, 0
-        self.chains = CHAINS[name]
+        self.chains, self.local = CHAINS[name], name == "local"
         parts = CPUS + (name == "mixed")
         self.pages = parts * PART_LINES * LINE_BYTES // PAGE_BYTES
         cycle = CPUS * PART_LINES if name == "table" else PART_LINES
@@ -122,7 +125,10 @@ class _Totals:
 
 
 class ModelledRun(SyntheticRun):
-    """A program on the preset's machine; all pages on node 0, or one in two, at the start."""
+    """A program on the preset's machine, whose first thread has touched all pages, or interleaved.
+
+    The threads of ``local`` have each touched their own.
+    """
 
     period = PERIOD
 
@@ -132,11 +138,13 @@ class ModelledRun(SyntheticRun):
         self._model, self._instructions = AccessModel(self._params), np.uint64(0)
         self._batch = AccessBatch.empty()
         count = program.pages
+        page = np.arange(count)
+        first = page % 2 if interleaved else page * 2 // count * program.local
         super().__init__(
             registry.create(registry.DEFAULT, {}),
             tuple(Tier(node.size // PAGE_BYTES) for node in preset.nodes),
             np.ones(count),
-            (np.arange(count) % (2 if interleaved else 1)).astype(np.int8),
+            first.astype(np.int8),
             samples_per_tick=0,
             latency_ns=lambda _: [node.read_latency_ns for node in preset.nodes],
             ranks=[0 if node.cpus else 1 for node in preset.nodes],

@@ -308,15 +308,21 @@ class GuestDaemon:
 
 @contextmanager
 def running_daemon(
-    stage: Testbed, policy: str, pace: Pace = PACE, *, metrics: str = "off"
+    stage: Testbed,
+    policy: str,
+    pace: Pace = PACE,
+    *,
+    metrics: str = "off",
+    node: int = SLOW_NODE,
 ) -> Iterator[GuestDaemon]:
-    """Run ``hmd run`` on the service CPU; HmdError where it does not start."""
+    """Run ``hmd run`` on the service CPU, in a node's memory; HmdError where it does not start."""
     config, log = stage.folder / "hmd.yaml", stage.folder / "hmd.log"
     config.write_text(json.dumps(configuration(policy, pace, metrics=metrics)))  # JSON is YAML
     stage.sh(f"mkdir -p {SOCKET.parent}")
     command = [sys.executable, "-m", "hmd", "run", "--preload", "--config", str(config)]
     with log.open("wb", buffering=0) as stream:
-        job = stage.machine.start(service(command), stdout=stream.write, stderr=stream.write)
+        started = service(command, node)
+        job = stage.machine.start(started, stdout=stream.write, stderr=stream.write)
         try:
             running = GuestDaemon(stage, policy, pace, config, log, job)
             _wait_until_ready(running, log)

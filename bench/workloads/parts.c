@@ -2,12 +2,12 @@
 /*
  * Threads on two sockets that chase pointers through memory which one of them has initialised.
  *
- *   parts partitions|table|handover|mixed MIB STEPS CHAINS
+ *   parts partitions|local|table|handover|mixed MIB STEPS CHAINS
  *
- * partitions: each thread updates its part of the memory. handover: likewise, and halfway it takes
- * the part of a thread of the other half of the threads. table: all read all of it. mixed: each
- * updates its part and reads another one, which all read, once a step. Parts have MIB MiB, a power of
- * two. A step follows each of a thread's CHAINS, 1 to 8: so many loads overlap. Checked by the number
+ * partitions: each thread updates its part of the memory. local: likewise, and each has initialised
+ * its own. handover: as partitions, and halfway it takes the part of a thread of the other half of
+ * the threads. table: all read all of it. mixed: each updates its part and reads another one, which
+ * all read, once a step. Parts have MIB MiB, a power of two. A step follows each of a thread's CHAINS, 1 to 8: so many loads overlap. Checked by the number
  * of updates, or by where the chains have arrived.
  */
 #include "threads.h" /* first: it asks for GNU's functions */
@@ -26,7 +26,7 @@ struct job {
 	size_t count;       /* in a part: a power of two */
 	uint64_t steps, sum[MAX_THREADS];
 	unsigned chains;
-	bool table, handover, mixed;
+	bool table, handover, mixed, local;
 };
 
 /* One cycle through a power of two of cells: a full-period congruential generator. */
@@ -70,6 +70,8 @@ static void work(struct team *team, unsigned thread)
 		job->sum[thread] = walk(job, job->cells, all, job->steps, false, NULL);
 		return;
 	}
+	if (job->local)
+		link_cells(job->cells + part * job->count, job->count);
 	for (int half = 0; half < 2; half++) {
 		struct cell *own = job->cells + part * job->count;
 
@@ -96,10 +98,11 @@ int main(int argc, char **argv)
 	job.table = !strcmp(argv[1], "table");
 	job.handover = !strcmp(argv[1], "handover");
 	job.mixed = !strcmp(argv[1], "mixed");
+	job.local = !strcmp(argv[1], "local");
 	job.cells = array_of(all + job.mixed * job.count, sizeof(struct cell));
 	if (job.table)
 		link_cells(job.cells, all);
-	else
+	else if (!job.local)
 		for (unsigned part = 0; part < team.threads + job.mixed; part++)
 			link_cells(job.cells + part * job.count, job.count);
 	team.data = &job;

@@ -55,12 +55,12 @@ def bound_to(variant: Variant, cpu: int) -> list[str]:
     return [*words, "--"]
 
 
-def service(command: list[str]) -> list[str]:
-    """Return a command that runs on the service CPU and allocates on the slow node."""
+def service(command: list[str], node: int = SLOW_NODE) -> list[str]:
+    """Return a command that runs on the service CPU and allocates on a slow node."""
     return [
         "numactl",
         f"--physcpubind={SERVICE_CPU}",
-        f"--membind={SLOW_NODE}",
+        f"--membind={node}",
         "--",
         *command,
     ]
