@@ -163,8 +163,21 @@ def _blend(share: float, of_share: float, of_rest: float) -> float:
 
 
 @inline
-def _power_sum(a: float, b: float, power: float, sign: float = 1.0) -> float:
-    return float((a**power + sign * b**power) ** (1 / power))
+def _streams_ns(
+    parts: PartFigures, p: int, power: float, busy: float, traffic: float, share: float
+) -> float:
+    """Return the time of a part that is bound by bandwidth: both tiers work at once.
+
+    ``busy`` is the share of the slow run's work, ``traffic`` that of its lines, ``share`` that of
+    its misses that the slow tier still has.
+    """
+    fast_ns, freed_ns = parts.fast_ns[p], parts.fast_bound_ns[p]
+    slow_ns = parts.slow_ns[p] - parts.idle_waits_ns[p]
+    left_ns = fast_ns - min(fast_ns * traffic, freed_ns)
+    never_ns = min(max(fast_ns - freed_ns, 0.0), slow_ns)
+    bound_ns = busy * (slow_ns**power - never_ns**power) ** (1 / power)
+    together_ns = (bound_ns**power + left_ns**power) ** (1 / power)
+    return float(together_ns + parts.idle_waits_ns[p] * share)
 
 
 @inline
@@ -288,13 +301,11 @@ def price_windows(
             if queueing_ns > 0:
                 saturated = min(busy, tier_busy) * (fast_ns + queueing_ns)
                 queues_ns[k] = max(queues_ns[k], saturated - fast_ns)
-            # Streams that are bound by bandwidth: both tiers work at once.
-            freed_ns, slow_ns = parts.fast_bound_ns[p], parts.slow_ns[p] - parts.idle_waits_ns[p]
-            left_ns = fast_ns - min(fast_ns * traffic[p], freed_ns)
-            never_ns = min(max(fast_ns - freed_ns, 0.0), slow_ns)
-            bound_ns = min(busy, tier_busy) * _power_sum(slow_ns, never_ns, numbers.at_once, -1.0)
-            together_ns = _power_sum(bound_ns, left_ns, numbers.at_once)
-            streams_ns[k] = together_ns + parts.idle_waits_ns[p] * share[p]
+            streams_ns[k] = 0.0
+            if parts.bandwidth_bound[p] > 0:
+                streams_ns[k] = _streams_ns(
+                    parts, p, numbers.at_once, min(busy, tier_busy), traffic[p], share[p]
+                )
             busy_ns[k] = _blend(
                 parts.bandwidth_bound[p], streams_ns[k], fast_ns + waits_ns[k] + queues_ns[k]
             )
