@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 STRENGTHS: Final = np.array([1.0, 4.0])
 """Samples that a page of the profile is worth; what is not the profile's has none."""
 
-START_SHARE: Final = 0.0005
-"""What moves by a profile may cost before any have saved time: a share of what a run would save if
-all its accesses became fast ones, which is the same however fast or slow its clock is."""
+START_SHARE: Final = 0.0003
+"""What moves by a profile may cost before any have saved time: a share of what a former run and
+this one so far would save if all accesses became fast ones, whatever the clock says."""
 FORMER_SHARE: Final = 0.02
 """The same, of what they saved in former runs: the most that a program that has changed loses."""
 
@@ -119,8 +119,8 @@ class ProfilePrior:
         self._belief = np.full(phases, _ANYWHERE / phases)
         self._belief[0] += 1.0 - _ANYWHERE
         self._step = 1.0
-        self.access_s = 0.0
-        """What a fast access saves now."""
+        self.access_s = self.accesses = 0.0
+        """What a fast access saves now, and how many accesses this run has made."""
         self.saved_s = 0.0
         """What moves by the profile have saved in this run, less what they cost."""
         # By block: this run's counts, and resident pages.
@@ -162,8 +162,8 @@ class ProfilePrior:
     def credit_s(self) -> float:
         """Seconds that moves by the profile may cost now."""
         run_s = self.profile.accesses * self.access_s
-        former_s = min(self.profile.saved_s, FORMER_SHARE * run_s)
-        return START_SHARE * run_s + former_s + self.saved_s
+        earned_s = min(self.profile.saved_s, FORMER_SHARE * run_s) + self.saved_s
+        return START_SHARE * (run_s + self.accesses * self.access_s) + earned_s
 
     @property
     def horizon_ticks(self) -> float:
@@ -267,6 +267,7 @@ def expect(
         if prior.tick != pages.tick:
             prior.tick = pages.tick
             prior.access_s = float(access_s[slot])
+            prior.accesses += float(pages.process_rate[slot]) * tick_s
             prior.saved_s += float(earned[slot]) * prior.access_s
             prior.advance(tick_s)
             prior.learn(resident, *pages.samples_of(slot))

@@ -42,7 +42,6 @@ _LEAST_OCTAVE: Final = -4.0
 # Longest address space and run that a profile may speak of.
 _MOST_BYTES: Final = float(1 << 57)
 _MOST_SECONDS: Final = 1e9
-_MOST_ACCESSES: Final = 1e18
 
 Counts = npt.NDArray[np.float32]
 
@@ -139,7 +138,7 @@ class Profile:
             (1 <= blocks <= MAX_BLOCKS, "blocks"),
             (1 <= phases <= MAX_PHASES, "phases"),
             (0.0 < runs <= _MOST_SECONDS and 0.0 <= seconds <= _MOST_SECONDS, "runs"),
-            (abs(saved_s) <= _MOST_SECONDS and 0.0 <= accesses <= _MOST_ACCESSES, "savings"),
+            (abs(saved_s) <= _MOST_SECONDS and 0.0 <= accesses <= 1e9 * _MOST_SECONDS, "savings"),
             (int(table["blocks"].astype(np.int64).sum()) == blocks, "blocks of objects"),
             (bool((table["blocks"] >= 1).all()), "blocks of an object"),
             (bool((table["kind"] <= max(MappingKind)).all()), "kinds"),

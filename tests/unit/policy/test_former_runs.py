@@ -63,7 +63,7 @@ def test_right_profile_brings_hot_memory_sooner_and_earns() -> None:
 
 def stake_s(prior: ProfilePrior) -> float:
     """Return what moves by a profile may cost before any have saved time."""
-    return START_SHARE * ACCESSES * prior.access_s
+    return START_SHARE * (ACCESSES + prior.accesses) * prior.access_s
 
 
 def test_wrong_profile_costs_no_more_than_its_credit() -> None:
@@ -93,3 +93,11 @@ def test_stake_is_the_same_whatever_the_clock_says() -> None:
         fast_shares(prior, 1)
         found.append(prior.credit_s - prior.saved_s)
     assert found[0] == found[1] > 0
+
+
+def test_stake_grows_with_the_run() -> None:
+    prior = prior_of(WEIGHTS, -1e9)
+    fast_shares(prior, 2)
+    early_s = prior.credit_s
+    fast_shares(prior, 2)
+    assert prior.access_s > 0 and prior.credit_s > early_s
