@@ -129,9 +129,18 @@ class _Targets:
     keep: Numbers
     spread_ns: Values
 
-    def choose(self, at: Numbers, tier: Numbers, address: npt.NDArray[np.uint64]) -> Numbers:
-        """Return the node of its tier on which each page belongs, -1 where that is not known."""
+    def choose(
+        self, at: Numbers, tier: Numbers, address: npt.NDArray[np.uint64], *, queued: bool = False
+    ) -> Numbers:
+        """Return the node of its tier on which each page belongs, -1 where that is not known.
+
+        With queues as they are now, a node may be better that is farther and less busy.
+        """
         want = self.nearest[tier, at]
+        if queued:
+            known = np.flatnonzero(want >= 0)
+            wait = self.wait_ns[at[known]] + self.queue_ns
+            want[known] = np.where(self.tier == tier[known, None], wait, np.inf).argmin(axis=1)
         for row in np.unique(tier[want == _SHARED]).tolist():
             pages = np.flatnonzero((want == _SHARED) & (tier == row))
             near = _near(self.wait_ns[at[pages]], self.tier == row)
@@ -203,7 +212,8 @@ class Locality:
         if len(plan):
             slots = ProcessTable(pages.processes).slots_of(plan.processes)[plan.process]
             tier = targets.tier[plan.to_node]
-            want = targets.choose(self._rows_of(slots, plan.address), tier, plan.address)
+            rows = self._rows_of(slots, plan.address)
+            want = targets.choose(rows, tier, plan.address, queued=True)
             plan = _retargeted(plan, want, targets.tier, targets.room)
         moves = _Exchange(self, targets, pages, machine, plan).plan()
         return Plan.joined((plan, moves)) if len(moves) else plan

@@ -233,6 +233,16 @@ def test_node_that_was_busy_and_is_left_takes_pages_again() -> None:
     assert (run.node[HALF:] == 1).mean() > 0.8
 
 
+def test_pages_that_leave_a_busy_tier_do_not_go_to_a_busy_node() -> None:
+    node = halves(0, 1)
+    node[-64:] = 3
+    run = Sockets(node, halves(0, 1), queue_ns=(400, 400, 0, 900))
+    for _ in range(6):
+        run.tick()
+    assert int((run.node == 2).sum()) > 64
+    assert int((run.node == 3).sum()) <= 64
+
+
 def test_a_node_that_appears_fills_at_the_rate_of_moves() -> None:
     budget = 512
     run = Sockets(all_on(2), halves(0, 1), fast_pages=(HALF // 2, 2 * PAGES), budget_pages=budget)
