@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,6 @@ from hmd.trace.perf_recording import clean_name
 from hmd.trace.trace import Trace
 
 MAX_FUNCTIONS: Final = 256
-_KERNEL: Final = np.uint64(1 << 63)
 _MAX_TABLE_BYTES: Final = 1 << 28
 _FUNCTION_TYPES: Final = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _SYMBOL: Final = {  # Elf32_Sym and Elf64_Sym of elf(5); info with the byte after it
@@ -43,14 +43,14 @@ def function_names(
     except ImportError:
         return none, str(missing_extra("a name", "pyelftools", "symbols"))
     try:
-        # A trace from elsewhere may name a pipe, for whose writer a read would wait.
+        # A trace from elsewhere may name a pipe or a device, which opening may wake or wait for.
+        about = Path(path).stat()
+        if not stat.S_ISREG(about.st_mode):
+            return none, "no regular file"
+        written = datetime.fromtimestamp(about.st_mtime, UTC).isoformat(timespec="seconds")
+        if until and written > until:
+            return none, "the file was written after the recording began"
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                return none, "no regular file"
-            written = datetime.fromtimestamp(about.st_mtime, UTC).isoformat(timespec="seconds")
-            if until and written > until:
-                return none, "the file has changed since the recording"
             return _names(ELFFile(file), offset)
     except FileNotFoundError:
         return none, "the file is gone, or was replaced"
@@ -61,6 +61,8 @@ def function_names(
 
 
 def _names(elf: Any, offset: npt.NDArray[np.uint64]) -> tuple[list[str | None], str]:
+    if max(elf.num_sections(), elf.num_segments()) > 1 << 16:
+        raise ValueError("too many sections or segments")
     whole = elf.get_section_by_name(".symtab")
     table = whole or elf.get_section_by_name(".dynsym")
     strings = elf.get_section(table["sh_link"]) if table is not None else None
@@ -99,22 +101,23 @@ def heat_by_function(trace: Trace) -> tuple[list[dict[str, Any]], dict[str, str]
     file, offset = np.full(len(samples), -1), np.zeros(len(samples), np.uint64)
     group, files = file.copy(), dict[str, int]()
     for mapped, at, rows in trace.located(code):
+        file_of = np.zeros(len(mapped.start), int)
         for i in np.unique(at).tolist():
-            mine = rows[at == i]
             path = mapped.path[i] or "anonymous memory, as of a JIT compiler"
-            file[mine] = files.setdefault(path, len(files))
-            if path.startswith("/") and mapped.offset is not None:
-                offset[mine] = code[mine] - mapped.start[i] + mapped.offset[i]
-    file[code >= _KERNEL] = files.setdefault("the kernel", len(files))
+            file_of[i] = files.setdefault(path, len(files))
+        file[rows] = file_of[at]
+        if mapped.offset is not None:
+            offset[rows] = code[rows] - mapped.start[at] + mapped.offset[at]
+    file[code >= 1 << 63] = files.setdefault("the kernel", len(files))
     file[(file < 0) & (code > 0)] = files.setdefault("code that was not seen mapped", len(files))
-    reasons: dict[str, str] = {}
+    reasons, began = dict[str, str](), str(trace.about.get("date", ""))
     keys: dict[tuple[str | None, str, int | None], int] = {}
     for path, number in files.items():
         rows = np.flatnonzero(file == number)
-        places, which = np.unique(offset[rows], return_inverse=True)
-        names: list[str | None] = [None] * len(places)
-        if is_file := path.startswith("/"):
-            names, reasons[path] = function_names(path, places, str(trace.about.get("date", "")))
+        is_file = path.startswith("/")
+        places, which = np.unique(offset[rows] * is_file, return_inverse=True)
+        none: tuple[list[str | None], str] = [None] * len(places), ""
+        names, reasons[path] = function_names(path, places, began) if is_file else none
         named = zip(names, places.tolist(), strict=True)
         each = [(name, path, at if is_file and not name else None) for name, at in named]
         group[rows] = np.array([keys.setdefault(key, len(keys)) for key in each], int)[which]

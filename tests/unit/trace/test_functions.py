@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -108,7 +109,7 @@ def test_file_without_names_says_which_of_the_reasons_it_has(program: Path, tmp_
     for path, until, reason in (
         (stripped, "", "stripped: the file has no symbols"),
         (tmp_path / "none", "", "the file is gone"),
-        (program, before, "has changed since the recording"),
+        (program, before, "was written after the recording began"),
         (tmp_path / "text", "", "no ELF file"),
         (tmp_path / "pipe", "", "no regular file"),
         (Path("/dev/null"), "", "no regular file"),
@@ -116,6 +117,33 @@ def test_file_without_names_says_which_of_the_reasons_it_has(program: Path, tmp_
         names, said = function_names(str(path), at, until)
         assert names == [None]
         assert reason in said, said
+
+
+def test_files_without_end_of_sections_are_refused(tmp_path: Path) -> None:
+    # A file of holes whose first section says that there are 2^33, and one with 2^32 - 1 segments.
+    path, first = tmp_path / "holes", bytearray(64)
+    for sections, segments, place, count in ((0, 0, 32, 1 << 33), (1, 0xFFFF, 44, (1 << 32) - 1)):
+        head = bytearray(b"\x7fELF\2\1\1".ljust(64, b"\0"))
+        struct.pack_into("<HHIQQQIHHHHHH", head, 16, 2, 62, 1, 0, 0, 64, 0, 64, 56, segments, 64,
+                         sections, 0)  # fmt: skip
+        first[place : place + 8] = count.to_bytes(8, "little")
+        path.write_bytes(head + first)
+        os.truncate(path, 1 << 40)
+        names, said = function_names(str(path), np.zeros(1, np.uint64))
+        assert (names, "too many sections or segments" in said) == ([None], True), said
+
+
+def test_pipe_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Who waits to write into it would be woken, and a device may do anything.
+    os.mkfifo(pipe := tmp_path / "pipe")
+    really = os.open
+
+    def other(path: str, *how: int) -> int:
+        assert path != str(pipe)
+        return really(path, *how)
+
+    monkeypatch.setattr(os, "open", other)
+    assert function_names(str(pipe), np.zeros(1, np.uint64)) == ([None], "no regular file")
 
 
 def test_file_that_may_not_be_read_is_not_gone(program: Path) -> None:
