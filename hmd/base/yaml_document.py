@@ -130,10 +130,8 @@ def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> str:
     if error.context == "while scanning a quoted scalar" and error.context_mark:
         mark, problem = error.context_mark, "this quote is not closed"
     elif (error.context or "").startswith("while parsing a flow") and error.context_mark:
-        mark, problem = (
-            error.context_mark,
-            "what [ or { begins here is not closed, or lacks a comma",
-        )
+        mark = error.context_mark
+        problem = "what [ or { begins here is not closed, or lacks a comma"
     elif problem and problem.startswith("found character '\\t'"):
         problem = "a tab; indent and separate by spaces"
     return f"{Place(file, mark.line + 1 if mark else 1)}: not YAML: {problem}"

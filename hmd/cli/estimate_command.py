@@ -142,7 +142,8 @@ def _two_numbers(text: str) -> tuple[float, float]:
 
 TYPES = {
     **dict.fromkeys(("latencies", "bandwidths"), _two_numbers),
-    **dict.fromkeys(("steps", "windows", "block_bytes"), whole_number(100_000)),
+    **dict.fromkeys(("steps", "windows"), whole_number(100_000)),
+    "block_bytes": whole_number(100_000, 64),
     "move_ns": number(1e-3, 1e9),
 }
 
@@ -313,6 +314,10 @@ def _refuse(args: argparse.Namespace) -> None:
         (not args.sweep and args.picture is not None, "--picture draws a --sweep: ask for it"),
         (not args.sweep and args.steps is not None, "--steps goes with --sweep"),
         (args.sweep and args.by is not None, "--by goes with one layout, not with --sweep"),
+        (
+            args.recorded_on or args.latencies or args.bandwidths or args.block_bytes,
+            "--recorded-on, --latencies, --bandwidths and --block-bytes go with one trace",
+        ),
     ):
         if wrong:
             raise UsageError(f"estimate: {why}")

@@ -137,8 +137,7 @@ def interval(
     """
     mass = model.slow_mass((~layout).astype(np.float32))
     runtime = model.price(mass).runtime_ns
-    models = resample(model) if drawn is None else drawn
-    found = [each.estimate(layout).runtime_ns for each in models]
+    found = [each.estimate(layout).runtime_ns for each in drawn or resample(model)]
     sampling = float(np.std(found)) if len(model.accesses) else 0.0
     return around(model, runtime, mass, sampling)
 

@@ -108,7 +108,8 @@ def add_file(path: Path) -> PolicyInfo:
     except Exception as error:  # whatever the file does
         sys.modules.pop(name, None)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        reason = reason if file.is_file() else "No such file"
+        if isinstance(error, FileNotFoundError) and error.filename == str(file):
+            reason = "No such file"
         raise ConfigError(f"policy {path}: {reason}") from None
     _POLICIES[found.name], FILES[found.name] = found, file
     return found

@@ -112,7 +112,6 @@ class RingCounts:
 
 _COUNTS: Final = tuple(field.name for field in fields(RingCounts))
 
-
 ASKED: Final = ("level", "code_address")
 """Columns that only a reader has which asks for them."""
 

@@ -143,10 +143,9 @@ class RingSampler:
         self._period = period
         self._store_multiplier = StorePeriodMultiplier()
         self._ns_per_latency_unit = ns_per_latency_unit
-        left_out = {"process", "latency_ns"}
-        left_out |= set() if counts_instructions else {"instructions"}
-        left_out |= set() if code else {"code_address"}
-        self._copied_columns = [name for name in COLUMNS if name not in left_out]
+        copied = {"instructions": counts_instructions, "code_address": code}
+        copied |= dict.fromkeys(("process", "latency_ns"), False)
+        self._copied_columns = [name for name in COLUMNS if copied.get(name, True)]
         self._pairs, self._scale_loads = pairs, scale_loads
         self._columns = RecordColumns(read_rows, also=("code_address",) if code else ())
         self._started = False

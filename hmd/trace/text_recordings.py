@@ -90,10 +90,8 @@ class PerfScript(PerfRecording):
         """Yield all samples, in the order of the lines; those of one kind at a time."""
         self._forget()
         self._names: dict[int, str] = {}
-        columns, rows = (
-            RecordColumns(_BATCH_LINES, also=ASKED),
-            dict[Kind, list[tuple[int, ...]]](),
-        )
+        columns = RecordColumns(_BATCH_LINES, also=ASKED)
+        rows = dict[Kind, list[tuple[int, ...]]]()
         try:
             with self.path.open("rb") as file:
                 for kind, row in self._rows(file):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.base.atomic_file import create_private
-from hmd.base.errors import os_error
+from hmd.base.errors import HmdError, os_error
 from hmd.sample.access_batch import FILE_NAMES, SAMPLE_COLUMNS, AccessBatch
 from hmd.trace.blocks import MAX_ROWS, Table, write_block, write_header
 from hmd.trace.trace import (
@@ -52,10 +52,12 @@ class TraceWriter:
             write_header(self._file)
         except OSError as error:
             raise os_error(error, f"cannot write the trace {path}: {error.strerror}") from None
-        with contextlib.ExitStack() as failed:
-            failed.callback(self._discard)
+        try:
             self._block("META", dict(about), {})
-            failed.pop_all()
+        except HmdError:
+            with contextlib.suppress(OSError):  # of what is not written yet
+                self._file.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -151,10 +153,6 @@ class TraceWriter:
         """Write pending rows and close; may be called twice."""
         if not self._file.closed:
             self.flush()
-            self._file.close()
-
-    def _discard(self) -> None:
-        with contextlib.suppress(OSError):  # of what is not written yet
             self._file.close()
 
     def _block(self, tag: str, words: Mapping[str, Any], columns: Table) -> None:

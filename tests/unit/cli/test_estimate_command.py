@@ -286,6 +286,10 @@ def test_estimate_two_runs_of_one_placement_are_refused(
         ["--picture", "p.png"],
         ["--steps", "9"],
         ["--sweep", "--by", "phase"],
+        ["--recorded-on", "slow"],
+        ["--latencies", "90,250"],
+        ["--bandwidths", "40,20"],
+        ["--block-bytes", "256"],
     ],
 )
 def test_estimate_conflicting_options_refused(
@@ -436,6 +440,9 @@ def test_estimate_of_one_import_asks_for_its_tier(
     words += ["--recorded-on", "fast", "--bandwidths", "0.001,0.001"]
     lines, blocks = (answer(capsys, *words[1:], *more) for more in ([], ["--block-bytes", "256"]))
     assert blocks["steps"][0]["runtime_s"] > 2 * lines["steps"][0]["runtime_s"]
+    # No memory moves less than a line.
+    with pytest.raises(SystemExit):
+        main([*words, "--block-bytes", "63"])
 
 
 def test_estimate_of_several_pairs_counts_their_scatter(

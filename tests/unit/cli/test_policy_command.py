@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from hmd.base.errors import Exit
+from hmd.base.errors import ConfigError, Exit
 from hmd.cli.main import main
 from hmd.config import loads
 from hmd.policy import registry
@@ -69,3 +71,15 @@ def test_policy_file_that_is_not_there_one_line_error(
 ) -> None:
     assert main(["policy", "show", f"{tmp_path}/mine.py"]) == Exit.USAGE
     assert capsys.readouterr().err == f"hmd: policy {tmp_path}/mine.py: No such file\n"
+
+
+def test_policy_file_that_may_not_be_reached_is_an_error_of_the_configuration() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    with TemporaryDirectory() as folder:  # of mode 700
+        os.seteuid(65534)
+        try:
+            with pytest.raises(ConfigError, match="PermissionError"):
+                registry.add_file(Path(folder, "mine.py"))
+        finally:
+            os.seteuid(0)
