@@ -194,7 +194,7 @@ class ProfileKeeper:
             if run is None and len(self._runs) < MAX_RUNS and not self._worker.stopped:
                 self._begin(process, target, now_s)
         for process, run in self._runs.items():
-            if now_s >= run.mapped_due_s:
+            if now_s >= run.mapped_due_s and (run.learner or run.prior):
                 self._read_mappings(process, run, now_s)
         due = [run for run in self._runs.values() if now_s - run.saved_s >= self._save_s]
         for run in due[:1]:

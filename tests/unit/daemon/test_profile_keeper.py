@@ -21,6 +21,7 @@ from hmd.daemon.profile_keeper import MAX_STALLED, FileWorker, ProfileKeeper
 from hmd.linux.procfs import ProcessId, identify
 from hmd.metrics.tick_record import TickRecord
 from hmd.policy.plan import Plan
+from hmd.profiles.learning import RunLearner
 from hmd.profiles.store import ProfileStore
 from hmd.sample.access_batch import AccessBatch
 
@@ -192,6 +193,18 @@ def test_profiles_beyond_the_bound_are_not_used(
     (stored,) = ticks.store.entries()
     merged = ticks.store.load(stored.key)
     assert merged is not None and merged.runs > 1.0
+
+
+def test_mappings_of_what_neither_learns_nor_is_known_are_not_read(ticks: Ticks) -> None:
+    with running() as (_, process, address):
+        ticks.run(process, address, ticks=1)
+        run = ticks.keeper._runs[process]
+        run.learner, run.mapped_due_s = None, 0.0
+        ticks.run(process, address, ticks=1)
+        assert run.mapped_due_s == 0.0
+        run.learner = RunLearner()
+        ticks.run(process, address, ticks=1)
+        assert run.mapped_due_s > 0.0
 
 
 def test_without_a_folder_nothing_is_followed(ticks: Ticks) -> None:
