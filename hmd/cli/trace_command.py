@@ -207,7 +207,7 @@ def _speed(tier: dict[str, Any]) -> str:
     """Return a tier's nodes, and its latency and bandwidth from the firmware."""
     parts = [f"nodes {', '.join(map(str, tier['nodes']))}"]
     for way in ("read", "write"):
-        latency_ns, mbps = tier[f"{way}_latency_ns"], tier[f"{way}_bandwidth_mbps"]
+        latency_ns, mbps = tier.get(f"{way}_latency_ns"), tier.get(f"{way}_bandwidth_mbps")
         if latency_ns is not None:
             parts.append(f"{way} {latency_ns:.0f} ns")
         if mbps is not None:

@@ -15,7 +15,7 @@ from hmd.base.errors import Exit
 from hmd.cli.main import main
 from hmd.sample.access_batch import SAMPLE_COLUMNS, Samples
 from hmd.trace.reader import read_trace
-from hmd.trace.trace import InstructionProgress, Trace, TracedProcess
+from hmd.trace.trace import Ending, InstructionProgress, Trace, TracedProcess
 from hmd.trace.writer import write_trace
 from tests.unit.trace.perf_file import Event, PerfFile, comm, sample, values
 
@@ -55,6 +55,16 @@ def test_trace_info_salvage_runtime_to_last_row(unfinished: str, capsys: Capture
     info = json.loads(capsys.readouterr().out)
     assert not info["ended"]
     assert info["runtime_s"] == pytest.approx(0.05)
+
+
+def test_trace_info_tier_without_figures_has_no_speed(tmp_path: Path, capsys: Capture) -> None:
+    tiers = [{"nodes": [0], "read_latency_ns": 90}, {"nodes": [1]}]
+    trace = Trace({"tiers": tiers}, (), Samples.empty(), ending=Ending(0, 9, 0))
+    write_trace(tmp_path / "t", trace)
+    assert main(["trace", "info", str(tmp_path / "t")]) == Exit.OK
+    printed = capsys.readouterr().out
+    assert "nodes 0, read 90 ns" in printed
+    assert "nodes 1, speed unknown" in printed
 
 
 @pytest.fixture
