@@ -226,7 +226,7 @@ def test_writers_at_once_leave_one_of_their_profiles(store: ProfileStore) -> Non
 
 
 def test_folder_that_is_absent_or_forbidden_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingError, match="no folder .*no-folder"):
+    with pytest.raises(MissingError, match=r"no folder .*no-folder"):
         ProfileStore(tmp_path / "no-folder").entries()
     with pytest.raises(HmdError, match="cannot write"):
         ProfileStore(tmp_path / "no-folder").write(KEY, profile().to_bytes())
