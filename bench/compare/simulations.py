@@ -30,7 +30,7 @@ from bench.compare.comparison_case import ComparisonCase, ComparisonTrial, can_b
 from bench.compare.guest_services import EXPERIMENT_PERIOD, HEADROOM_BYTES, PACE
 from bench.compare.systems import FIRST, swept, system_named
 from bench.compare.testbed import PRESET
-from bench.suite.ground_truth import program_digest, recorded
+from bench.suite.ground_truth import recorded, replay_digest
 from hmd.base.units import PAGE_BYTES
 from hmd.emulate.preset import load
 from hmd.policy import registry
@@ -106,7 +106,7 @@ def _kept(
     pages = trial.fast_bytes // PAGE_BYTES
     period = mean_period(trial)
     pace = (tick_s, DELAY_S, found_s, period)
-    parts = [policy, pages, pace, program_digest(case.program), _sources()]
+    parts = [policy, pages, pace, replay_digest(case.program), _sources()]
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
     path = folder / "simulated" / f"{case.program}-{policy}-{digest}.json"
     if not path.exists():
@@ -159,7 +159,7 @@ def oracle_seconds(
 def _seconds(name: str, pages: int, suite: Path, folder: Path, say: Callable[[str], None]) -> float:
     sources = Path(of_recording.__file__).read_bytes() + load(PRESET).model_dump_json().encode()
     digest = hashlib.sha256(sources).hexdigest()[:12]
-    path = folder / "oracle" / f"{name}-{program_digest(name)}-{pages}-{digest}.json"
+    path = folder / "oracle" / f"{name}-{replay_digest(name)}-{pages}-{digest}.json"
     if not path.exists():
         say(f"{name}: the best of placements with {pages:,} pages fast")
         stream = recorded(name, suite, say).stream

@@ -40,7 +40,7 @@ from bench.compare.policies import SUITE
 from bench.known_misses import CLAIRVOYANT, EXACT_PAST, bounds
 from bench.learned_policy.networks import HeldOutNetworks, charged
 from bench.source_closure import closure_digest
-from bench.suite.ground_truth import program_digest, recorded
+from bench.suite.ground_truth import recorded, replay_digest
 from hmd.base.errors import UsageError
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.misses import MissStream
@@ -332,8 +332,8 @@ def runs_of(
 
 @cache
 def _recording_digest(program: str) -> str:
-    """Return what a program's recording depends on; it is the same while a command runs."""
-    return program_digest(program)
+    """Return what a program's replay depends on; it is the same while a command runs."""
+    return replay_digest(program)
 
 
 class HeldOutRuns:

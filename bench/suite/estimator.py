@@ -35,7 +35,7 @@ from pydantic import TypeAdapter
 from bench.documents.markdown import measured_with
 from bench.source_closure import closure_digest
 from bench.suite import published
-from bench.suite.ground_truth import RecordedStream, program_digest, recorded, runtimes
+from bench.suite.ground_truth import RecordedStream, recorded, replay_digest, runtimes
 from bench.suite.large_trace import SIZES, cold_start_s, measure
 from bench.suite.program import load_program, program_names
 from bench.suite.replay_check import Verified, verified
@@ -327,7 +327,7 @@ def main() -> int:
 
 def judged_once(program: RecordedStream, preset: Preset, say: Any) -> Judged:
     """As ``judge``; keeps the errors until the program, the preset or the code changes."""
-    depends = [program_digest(program.name), preset.model_dump_json(), closure_digest(_THIS)]
+    depends = [replay_digest(program.name), preset.model_dump_json(), closure_digest(_THIS)]
     key = hashlib.sha256("\0".join(depends).encode()).hexdigest()[:12]
     path, adapter = FOLDER / f"judged/{program.name}-{preset.name}-{key}.json", TypeAdapter(Judged)
     if not path.exists():

@@ -25,6 +25,7 @@ from bench.suite import inputs as suite_inputs
 from bench.suite.inputs import prepare
 from bench.suite.program import SuiteProgram, load_program, programs_folder
 from hmd.base.errors import HmdError
+from hmd.emulate.assets import OF_HOST
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.recordings import replay
 from hmd.emulate.recordings.misses import MissStream
@@ -83,7 +84,7 @@ def stream_path(program: SuiteProgram, folder: Path) -> Path:
 
 
 def program_digest(name: str) -> str:
-    """Return a digest of all that a program's stream depends on: itself, its inputs, the model.
+    """Return a digest of all that a program's stream depends on: itself, its inputs, the plugin.
 
     Descriptions, comments and docstrings do not count, so that rewording them invalidates no
     recording.
@@ -96,9 +97,16 @@ def digest_of(program: SuiteProgram) -> str:
     source = None if program.compile is None else Path(program.compile).name
     named = program.model_copy(update={"compile": source})
     digest = hashlib.sha256(named.model_dump_json(exclude=_NOT_RECORDED).encode())
-    for path in sorted([*source_files(program), *_TIMING.glob("*.[ch]")]):
+    recorder = (path for path in _TIMING.glob("*.[ch]") if path.name not in OF_HOST)
+    for path in sorted([*source_files(program), *recorder]):
         digest.update(f"{path.name}\0{code_of(path)}".encode())
     return digest.hexdigest()[:12]
+
+
+def replay_digest(name: str) -> str:
+    """Return a digest of what replays of a program's stream depend on, but the preset."""
+    parts = [program_digest(name), *(code_of(_TIMING / source) for source in OF_HOST)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 def source_files(program: SuiteProgram) -> set[Path]:
@@ -163,7 +171,7 @@ def runtimes(
 ) -> dict[str, float]:
     """Return the runtime of each layout in seconds; replays only layouts without a result."""
     digest = hashlib.sha256(preset.model_dump_json().encode())
-    digest.update(program_digest(program.name).encode())
+    digest.update(replay_digest(program.name).encode())
     path = folder / "truth" / f"{program.name}-{preset.name}-{digest.hexdigest()[:12]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}

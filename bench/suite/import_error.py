@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from bench.documents.markdown import measured_with
-from bench.suite.ground_truth import program_digest, recorded
+from bench.suite.ground_truth import recorded, replay_digest
 from bench.suite.sampled_trace import TraceSampling, sampled_run
 from bench.suite.samplers import hottest
 from bench.suite.two_runs import Ends, ends_of
@@ -131,7 +131,7 @@ def speed(stream: MissStream, preset: Preset) -> float:
 
 def judge(name: str) -> list[dict[str, Any]]:
     """Return the errors of a program at each period."""
-    kept = FOLDER / f"import_error/{name}-{program_digest(name)}.json"
+    kept = FOLDER / f"import_error/{name}-{replay_digest(name)}.json"
     if kept.exists():
         return list(json.loads(kept.read_text()))
     stream, preset = recorded(name, FOLDER, say).stream, load(PRESET)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.suite.ground_truth import RecordedStream, program_digest
+from bench.suite.ground_truth import RecordedStream, replay_digest
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
 from hmd.emulate.preset import Preset
@@ -67,7 +67,7 @@ def verified(
 ) -> list[Verified]:
     """Return a program's verification; runs it in the guest unless it is stored."""
     digest = hashlib.sha256(preset.model_dump_json().encode())
-    digest.update(program_digest(program.name).encode())
+    digest.update(replay_digest(program.name).encode())
     path = folder / "verified" / f"{program.name}-{preset.name}-{digest.hexdigest()[:12]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():

@@ -22,7 +22,7 @@ from bench.source_closure import closure_digest
 from bench.suite.ground_truth import (
     RecordedStream,
     code_of,
-    program_digest,
+    replay_digest,
     require_same_cache,
 )
 from bench.suite.layouts import mixed_layouts
@@ -123,7 +123,7 @@ def two_runs(
 ) -> TwoRuns:
     """Return a program's two runs on a preset; replays and samples them if they are not stored."""
     require_same_cache(preset)
-    depends = [program_digest(program.name), preset.model_dump_json(), repr(samplings)]
+    depends = [replay_digest(program.name), preset.model_dump_json(), repr(samplings)]
     depends += [code_of(Path(__file__)), closure_digest(*_MADE_BY)]
     key = hashlib.sha256("\0".join(depends).encode()).hexdigest()[:12]
     path = folder / f"two_runs/{program.name}-{preset.name}-{key}.pickle"

@@ -29,7 +29,9 @@ WORKLOADS = Path(__file__).with_name("workloads")
 PLUGIN_SOURCES = tuple(Path(__file__).with_name(name) for name in ("plugin", "timing"))
 """Folders with the C sources of QEMU's plugin."""
 
-_OF_HOST = ("replay.c", "misses.c", "threads.c")  # replay of recorded streams, by the host
+OF_HOST = ("replay.c", "misses.c", "threads.c")
+"""Sources of the timing model that replay recorded streams on the host; the plugin has none."""
+
 _PLUGIN_OPTIONS = (
     *("-O3", "-flto", "-std=gnu11", "-shared", "-fPIC", "-fno-plt", "-fvisibility=hidden"),
     *("-Wall", "-Wextra"),
@@ -120,7 +122,7 @@ def compile_static(
 def plugin_library() -> Path:
     """Return the plugin's path; compiles it if its sources changed; raises as compile_static."""
     sources = sorted(path for folder in PLUGIN_SOURCES for path in folder.glob("*.[ch]"))
-    files = [path for path in sources if path.name not in _OF_HOST]
+    files = [path for path in sources if path.name not in OF_HOST]
     options = [*_PLUGIN_OPTIONS, *(f"-I{folder}" for folder in PLUGIN_SOURCES)]
     return _compiled("plugin-{}.so", options, files, "-lm", "the emulated machine's plugin")
 

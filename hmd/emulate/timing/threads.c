@@ -16,13 +16,17 @@ static uint64_t next_ps(const struct timing *timing, const struct vcpu *vcpu,
 	return vcpu_now(timing, vcpu, misses->instructions[progress->next]);
 }
 
-/* Each CPU up to its row, the one that is behind first; one that wakes before those that run. */
+/*
+ * Each CPU up to its row, the one that is behind first; one that wakes before those that run. Those
+ * that reach theirs before the last move nothing until they meet.
+ */
 static void run_until(struct timing *timing, const struct timing_threads *threads,
 		      struct timing_progress *progress, const uint64_t *until_row)
 {
 	for (;;) {
 		uint64_t first_ps = UINT64_MAX, second_ps = UINT64_MAX;
 		uint32_t first = 0;
+		bool last;
 
 		for (uint32_t cpu = 0; cpu < threads->cpus; cpu++) {
 			const struct vcpu *vcpu = &timing->vcpu[cpu];
@@ -40,10 +44,13 @@ static void run_until(struct timing *timing, const struct timing_threads *thread
 		}
 		if (first_ps == UINT64_MAX)
 			return;
+		last = second_ps == UINT64_MAX;
 		if (second_ps < UINT64_MAX - THREADS_STEP_PS)
 			second_ps += THREADS_STEP_PS;
 		misses_replay(timing, &timing->vcpu[first], &threads->misses[first],
 			      &progress[first], until_row[first], second_ps);
+		if (!last && progress[first].next >= until_row[first])
+			bandwidth_halt(&timing->vcpu[first].bandwidth, &timing->published[first]);
 	}
 }
 
@@ -56,7 +63,11 @@ static void meet(struct timing *timing, uint32_t cpus)
 		struct vcpu *vcpu = &timing->vcpu[cpu];
 		uint64_t behind_ps = machine_ps - vcpu->counters.clock_ps;
 
-		if (vcpu->halted || !behind_ps)
+		if (vcpu->halted)
+			continue;
+		if (!timing->published[cpu].running)
+			bandwidth_resume(&vcpu->bandwidth, &timing->published[cpu], machine_ps);
+		if (!behind_ps)
 			continue;
 		vcpu->offset_ps += behind_ps;
 		vcpu->jumped_ps += behind_ps;

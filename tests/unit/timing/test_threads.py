@@ -68,6 +68,15 @@ def test_cpus_that_stream_share_the_bandwidth_of_a_node(machine: Machine) -> Non
     assert ended_ns(machine, stream, places, ModelPart.ALL) == pytest.approx(80_000, rel=0.05)
 
 
+def test_cpu_that_waits_for_another_leaves_it_the_bandwidth(machine: Machine) -> None:
+    # Both stream 20,000 lines in 40 us; the other's next 40,000 take 40 us more, as it is alone.
+    short = [*((i, 0, MissFlag.COVERED) for i in range(20_000)), (20_000, 0, HALT)]
+    other = [*((i, 1, MissFlag.COVERED) for i in range(60_000)), (60_000, 1, HALT)]
+    stream = threads_of([short, other], [[20_000, 60_000]])
+    places = [FAST_PAGE, FAST_PAGE + 4096]
+    assert ended_ns(machine, stream, places, ModelPart.ALL) == pytest.approx(80_000, rel=0.05)
+
+
 def test_barrier_waits_for_the_cpu_that_a_placement_makes_last(machine: Machine) -> None:
     # In the recording CPU 1 came last: CPU 0 had halted, and CPU 1 woke it at its mark. Both load
     # once more. Each phase takes as long as its slower load, wherever the pages lie.
