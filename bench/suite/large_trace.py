@@ -22,7 +22,7 @@ import numpy as np
 from bench.scale.plan_memory import peak_mib
 from hmd.base.units import PAGE_BYTES
 from hmd.estimate import build_model, layout, side_by_side
-from hmd.sample.access_batch import Kind
+from hmd.sample.access_batch import SAMPLE_COLUMNS, Kind
 from hmd.trace.reader import TraceFile
 from hmd.trace.trace import Ending, TracedProcess
 from hmd.trace.writer import TraceWriter
@@ -50,13 +50,13 @@ def write(path: Path, samples: int, latency_ns: int, seed: int) -> None:
                 rng.integers(0, PAGES, rows),
             ).astype(np.uint64)  # fmt: skip
             step = np.where(at % np.uint64(50) == 0, 100, 20_000).astype(np.uint64)
+            zeros = {name: np.zeros(rows, dtype) for name, dtype in SAMPLE_COLUMNS.items()}
             writer.add_samples(
-                {
+                zeros
+                | {
                     "time_ns": at * np.uint64(GAP_NS),
                     "address": np.uint64(FIRST) + page * np.uint64(PAGE_BYTES),
-                    "process": np.zeros(rows, np.uint16),
                     "thread": np.ones(rows, np.uint32),
-                    "cpu": np.zeros(rows, np.uint16),
                     "kind": np.where(rng.random(rows) < 0.2, Kind.STORE, Kind.LOAD).astype("u1"),
                     "latency_ns": rng.integers(latency_ns, 2 * latency_ns, rows).astype("<u4"),
                     "period": np.full(rows, 1009, np.uint32),
