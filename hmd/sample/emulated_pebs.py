@@ -108,8 +108,7 @@ def open_emulated(
         PageTableAttribution(proc, clock),
         period=period,
         periods=PERIODS,
-        counts_instructions=True,
-        code=settings.code,
+        also=("instructions", *settings.code_columns),
         pairs=settings.pairs,
         scale_loads=TaggedLoads(memory) if tagged else None,
     )

@@ -67,5 +67,5 @@ def open_faults(
         TrackedPids(proc),
         period=period,
         periods=PERIODS,
-        code=settings.code,
+        also=settings.code_columns,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -107,10 +107,10 @@ class Attribution(Protocol):
 class RingSampler:
     """A ``Sampler`` over rings; owns its ``control``.
 
-    ``detail`` describes what it samples. ``counts_instructions``: samples contain an instruction
-    count (READ). ``code``: rows have the address of their instruction (IP). ``pairs``: two counters
-    count loads, the second with the ``second_period``. ``scale_loads`` turns counted loads into
-    accesses where the counter does not count every one.
+    ``detail`` describes what it samples. ``also`` names the optional columns that rows have, by
+    samples' READ (``instructions``) and IP (``code_address``). ``pairs``: two counters count loads,
+    the second with the ``second_period``. ``scale_loads`` turns counted loads into accesses where
+    the counter does not count every one.
     """
 
     outside_cpu_s = 0.0  # samples are taken in the time of the programs
@@ -127,8 +127,7 @@ class RingSampler:
         periods: tuple[int, ...],
         ns_per_latency_unit: float = 1.0,
         read_rows: int = MAX_READ_ROWS,
-        counts_instructions: bool = False,
-        code: bool = False,
+        also: Collection[str] = (),
         pairs: bool = False,
         scale_loads: ScaleLoads | None = None,
     ) -> None:
@@ -143,11 +142,13 @@ class RingSampler:
         self._period = period
         self._store_multiplier = StorePeriodMultiplier()
         self._ns_per_latency_unit = ns_per_latency_unit
-        copied = {"instructions": counts_instructions, "code_address": code}
-        copied |= dict.fromkeys(("process", "latency_ns"), False)
-        self._copied_columns = [name for name in COLUMNS if copied.get(name, True)]
+        self._copied_columns = [
+            name
+            for name, column in COLUMNS.items()
+            if name not in ("process", "latency_ns") and (name in also or not column.optional)
+        ]
         self._pairs, self._scale_loads = pairs, scale_loads
-        self._columns = RecordColumns(read_rows, also=("code_address",) if code else ())
+        self._columns = RecordColumns(read_rows, also=also)
         self._started = False
         self._first_ring = 0
         self._useless_stores = 0

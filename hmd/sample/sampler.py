@@ -129,6 +129,11 @@ class SampleSettings:
     pairs: bool = False
     kernel_mode: bool = True
 
+    @property
+    def code_columns(self) -> tuple[str, ...]:
+        """The columns of rows that hold ``code``."""
+        return ("code_address",) if self.code else ()
+
 
 DEFAULTS: Final = SampleSettings()
 
