@@ -660,7 +660,10 @@ class Recorder:
             self._sources.sampler.track(tracked)
 
     def _write_names(self) -> None:
-        """Write the processes that have no row yet: by then the first has its name by exec."""
+        """Write the processes that have no row yet: by then the first has its name by exec.
+
+        A child that is read between its fork and its exec keeps its parent's name.
+        """
         for one in self._unnamed:
             self._writer.write_process(
                 one.index, TracedProcess(one.process.pid, self._name(one.process))

@@ -147,7 +147,10 @@ def test_short_lived_children_are_recorded_with_their_names(tmp_path: Path) -> N
     python = Path(sys.executable).resolve().name[:15]
     names = [process.name for process in trace.processes]
     assert names[0] == "sh"
-    assert all(name in (python, Path(sys.executable).name) for name in names[1:])
+    # A child that is read between its fork and its exec has its parent's name.
+    execed = [name for name in names[1:] if name != "sh"]
+    assert execed
+    assert all(name in (python, Path(sys.executable).name) for name in execed)
     # Each child starts an interpreter and faults 200 pages in.
     counts = np.bincount(trace.samples.process, minlength=4)
     assert (counts[1:] >= (100 if recorded.lost else 500)).all(), counts
