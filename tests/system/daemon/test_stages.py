@@ -25,7 +25,7 @@ from hmd.sample.selection import OpenedSampler
 from hmd.tick.cpu_budget import AccessSums, CostMeter, CpuBudget, TickGain
 from hmd.tick.stage_runner import StageTimer
 
-TEXT = "targets: [{name: a, pid: 1}]\nsample: {sampler: faults}\n"
+TEXT = "targets: [{name: a, pid: 1, follow_children: false}]\nsample: {sampler: faults}\n"
 
 
 class Outside:
