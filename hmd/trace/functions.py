@@ -63,6 +63,8 @@ def function_names(
 def _names(elf: Any, offset: npt.NDArray[np.uint64]) -> tuple[list[str | None], str]:
     if max(elf.num_sections(), elf.num_segments()) > 1 << 16:
         raise ValueError("too many sections or segments")
+    if not elf.little_endian:
+        raise ValueError("its bytes are in the other order")
     whole = elf.get_section_by_name(".symtab")
     table = whole or elf.get_section_by_name(".dynsym")
     strings = elf.get_section(table["sh_link"]) if table is not None else None
@@ -112,8 +114,10 @@ def heat_by_function(trace: Trace) -> tuple[list[dict[str, Any]], dict[str, str]
     file[(file < 0) & (code > 0)] = files.setdefault("code that was not seen mapped", len(files))
     reasons, began = dict[str, str](), str(trace.about.get("date", ""))
     keys: dict[tuple[str | None, str, int | None], int] = {}
+    order, edge = np.argsort(file, kind="stable"), np.arange(len(files) + 1)
+    edge = np.searchsorted(file[order], edge)
     for path, number in files.items():
-        rows = np.flatnonzero(file == number)
+        rows = order[edge[number] : edge[number + 1]]
         is_file = path.startswith("/")
         places, which = np.unique(offset[rows] * is_file, return_inverse=True)
         none: tuple[list[str | None], str] = [None] * len(places), ""
@@ -147,9 +151,11 @@ def is_slow(trace: Trace) -> npt.NDArray[np.int8]:
     """Return 1 for samples of pages last seen below the fastest tier, 0 for others, -1: unknown."""
     samples, tiers = trace.samples, trace.about.get("tiers") or []
     slow = np.full(len(samples), -1, np.int8)
-    for index in range(len(trace.processes) if len(tiers) > 1 else 0):
-        page, node = trace.last_nodes(index)
-        rows = np.flatnonzero((samples.process == index) & (len(page) > 0))
+    nodes = trace.last_nodes() if len(tiers) > 1 else {}
+    for index, rows in trace.rows_by_process():
+        page, node = nodes.get(index, ((), ()))
+        if not len(page):
+            continue
         asked = samples.address[rows] & ~np.uint64(PAGE_BYTES - 1)
         at = np.searchsorted(page[:-1], asked)
         there = (page[at] == asked) & (node[at] >= 0)

@@ -83,7 +83,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
 
 def resident_pages(trace: Trace) -> dict[int, int]:
     """Return the number of pages on each node, each page where it was last seen."""
-    found = [trace.last_nodes(index)[1] for index in range(len(trace.processes))]
+    found = [node for _, node in trace.last_nodes().values()]
     node, pages = np.unique(np.concatenate([np.empty(0, np.int16), *found]), return_counts=True)
     return {n: count for n, count in zip(node.tolist(), pages.tolist(), strict=True) if n >= 0}
 

@@ -215,14 +215,24 @@ class Trace:
         """Yield all samples, at once."""
         yield self.samples
 
-    def last_nodes(self, process: int) -> tuple[Pages, Nodes]:
-        """Return the pages of a process, ascending, and the node where each was last seen."""
-        changes = [change.by_page() for change in self.placement if change.process == process]
-        page = np.concatenate([np.empty(0, np.uint64), *(p for p, _ in changes)])
-        node = np.concatenate([np.empty(0, np.int16), *(n for _, n in changes)])
-        # Of equal pages, unique returns the first of the reversed.
-        pages, last = np.unique(page[::-1], return_index=True)
-        return pages, node[::-1][last]
+    def last_nodes(self) -> dict[int, tuple[Pages, Nodes]]:
+        """Return by process its pages, ascending, and the node where each was last seen."""
+        changes: dict[int, list[tuple[Pages, Nodes]]] = {}
+        for change in reversed(self.placement):
+            changes.setdefault(change.process, []).append(change.by_page())
+        found = {}
+        for process, newest_first in changes.items():
+            page, node = map(np.concatenate, zip(*newest_first, strict=True))
+            pages, first = np.unique(page, return_index=True)
+            found[process] = pages, node[first]
+        return found
+
+    def rows_by_process(self) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+        """Yield each process that has samples, and their rows."""
+        order = np.argsort(self.samples.process, kind="stable")
+        found, begin = np.unique(self.samples.process[order], return_index=True)
+        # Without samples, split gives one part of none.
+        yield from zip(found.tolist(), np.split(order, begin[1:]), strict=False)
 
     def located(
         self, address: npt.NDArray[np.uint64]
@@ -235,10 +245,7 @@ class Trace:
         newest_first: dict[int, list[MappingSnapshot]] = {}
         for mapped in reversed(self.mappings):
             newest_first.setdefault(mapped.process, []).append(mapped)
-        by_process = np.argsort(self.samples.process, kind="stable")
-        found, begin = np.unique(self.samples.process[by_process], return_index=True)
-        # Without samples, split gives one part of none.
-        for index, rows in zip(found.tolist(), np.split(by_process, begin[1:]), strict=False):
+        for index, rows in self.rows_by_process():
             for mapped in newest_first.get(index, []):
                 if not len(rows) or not len(mapped.start):
                     continue
