@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hmd.base.numba_kernels import Float64s, Int32s, Int64s, Uint64s, kernel
+from hmd.base.numba_kernels import Bools, Float64s, Int32s, Int64s, Uint64s, kernel
 from hmd.linux.mappings import MappingKind, Mappings
 
 MAX_OBJECTS: Final = 64
@@ -68,28 +68,35 @@ class Objects:
         """Bytes of each object, shape ``(objects,)``."""
         return (self.end - self.start).astype(np.float64)
 
-    def blocks_at(self, address: Addresses, first: Indices, count: Indices) -> Blocks:
+    def blocks_at(
+        self, address: Addresses, first: Indices, count: Indices, among: Bools | None = None
+    ) -> Blocks:
         """Return the block of each address, -1 for none; an object has ``count`` from ``first`` on.
 
-        Of objects that overlap, since one was unmapped, the later one has the address.
+        Only rows ``among`` all are looked at. Of objects that overlap, since one was unmapped, the
+        later one has the address.
         """
         block, order = np.full(len(address), -1, np.int32), np.argsort(self.start, kind="stable")
+        if among is None:
+            among = np.ones(len(address), np.bool_)
         if len(order):
             start, end = self.start[order], self.end[order]
             end[:-1] = np.minimum(end[:-1], start[1:])
             blocks = first[order], count[order], self.size_bytes[order]
-            _find_blocks(address, start, end, *blocks, block)
+            _find_blocks(address, among, start, end, *blocks, block)
         return block
 
 
 @kernel
 def _find_blocks(
-    address: Uint64s, start: Uint64s, end: Uint64s, first: Int64s, count: Int64s, size: Float64s,
-    block: Int32s,
+    address: Uint64s, among: Bools, start: Uint64s, end: Uint64s, first: Int64s, count: Int64s,
+    size: Float64s, block: Int32s,
 ) -> None:  # fmt: skip
     """Fill the block of each address in one of the objects, which rise."""
     at = 0
     for row in range(len(address)):
+        if not among[row]:
+            continue
         here = address[row]
         if not start[at] <= here < end[at]:
             at = max(np.searchsorted(start, here, side="right") - 1, 0)

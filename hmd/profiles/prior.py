@@ -70,13 +70,10 @@ Rates = npt.NDArray[np.float32]
 
 
 @kernel
-def count_blocks(
-    of_process: Bools, size: Uint16s, rate: Float32s, block: Int32s, into: Float64Plane
-) -> None:
-    """Add up the pages of a process's rows and their accesses by block; others have none, -1."""
+def count_blocks(size: Uint16s, rate: Float32s, block: Int32s, into: Float64Plane) -> None:
+    """Add up the pages of rows and their accesses by block; rows of block -1 have none."""
     for row in range(len(block)):
-        at = block[row] if of_process[row] else -1
-        block[row] = at
+        at = block[row]
         if at >= 0:
             into[0, at] += size[row]
             into[1, at] += np.float64(rate[row]) * size[row]
@@ -153,10 +150,10 @@ class ProfilePrior:
         """The weight of the profile, from 0 to 1."""
         return float(1.0 - self.weights[0])
 
-    def blocks_at(self, address: Addresses) -> Blocks:
-        """Return the profile's block of each address, -1 where it knows none."""
+    def blocks_at(self, address: Addresses, among: Bools | None = None) -> Blocks:
+        """Return the profile's block of each address ``among`` all, -1 where it knows none."""
         count = np.where(self._partner < 0, 0, np.diff(self._first)[self._partner])
-        return self._objects.blocks_at(address, self._first[self._partner], count)
+        return self._objects.blocks_at(address, self._first[self._partner], count, among)
 
     @property
     def credit_s(self) -> float:
@@ -259,8 +256,9 @@ def expect(
         prior = priors.get(known)
         if prior is None:
             continue
-        block, counted = prior.blocks_at(pages.address), np.zeros((2, len(prior.profile.counts[0])))
-        count_blocks(pages.process == slot, pages.size, pages.rate, block, counted)
+        block = prior.blocks_at(pages.address, pages.process == slot)
+        counted = np.zeros((2, len(prior.profile.counts[0])))
+        count_blocks(pages.size, pages.rate, block, counted)
         resident, own = counted
         if not resident.any():
             continue
