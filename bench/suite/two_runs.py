@@ -142,6 +142,8 @@ def two_runs(
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         partial.write_bytes(pickle.dumps(found))
+        for outdated in path.parent.glob(f"{program.name}-{preset.name}-*.pickle"):
+            outdated.unlink()
         partial.replace(path)
     loaded: TwoRuns = pickle.loads(path.read_bytes())
     return loaded

@@ -125,7 +125,7 @@ class Stages:
         if self._cut_short:
             tick_s = min(tick_s, since_s)
         elif since_s <= self.budget.settings.max_tick_s:
-            tick_s = max(tick_s, since_s)  # ticks that take longer than that are late
+            tick_s = max(tick_s, since_s)  # this one is late
         limits = replace(limits, tick_s=tick_s)
         self._ticked_s = self._looked_s = now_s
         self._cut_short = False

@@ -108,7 +108,7 @@ def open_emulated(
         PageTableAttribution(proc, clock),
         period=period,
         periods=PERIODS,
-        also=("instructions", *settings.code_columns),
+        optional=("instructions", *settings.code_columns),
         pairs=settings.pairs,
         scale_loads=TaggedLoads(memory) if tagged else None,
     )

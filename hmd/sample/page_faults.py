@@ -67,5 +67,5 @@ def open_faults(
         TrackedPids(proc),
         period=period,
         periods=PERIODS,
-        also=settings.code_columns,
+        optional=settings.code_columns,
     )

@@ -112,8 +112,8 @@ class RingCounts:
 
 _COUNTS: Final = tuple(field.name for field in fields(RingCounts))
 
-ASKED: Final = ("level", "code_address")
-"""Columns that only a reader has which asks for them."""
+OPTIONAL_COLUMNS: Final = ("level", "code_address")
+"""Columns that are filled where a reader asks for them."""
 
 
 class RecordColumns:
@@ -121,9 +121,9 @@ class RecordColumns:
 
     The columns are those of struct hmd_ring_columns. ``latency`` (in units of the writer) and
     ``period`` are clamped to 32 bits; a field that the ring's sample type lacks is 0, and ``level``
-    and ``code_address`` (of the instruction) exist where ``also`` names them. ``instructions`` is
-    the READ field, an instruction count in all of hmd's rings that have one. Every drain reuses the
-    arrays: copy rows that must live longer.
+    and ``code_address`` (of the instruction) exist where ``optional`` names them.
+    ``instructions`` is the READ field, an instruction count in all of hmd's rings that have one.
+    Every drain reuses the arrays: copy rows that must live longer.
     """
 
     address: npt.NDArray[np.uint64]
@@ -139,11 +139,11 @@ class RecordColumns:
     level: npt.NDArray[np.uint8]
     code_address: npt.NDArray[np.uint64]
 
-    def __init__(self, capacity: int, *, also: Collection[str] = ()) -> None:
+    def __init__(self, capacity: int, *, optional: Collection[str] = ()) -> None:
         self.capacity = capacity
         self.c: Any = ffi.new("struct hmd_ring_columns *", {"capacity": capacity})
         for name, field in ffi.typeof("struct hmd_ring_columns").fields:
-            if field.type.kind == "pointer" and (name in also or name not in ASKED):
+            if field.type.kind == "pointer" and (name in optional or name not in OPTIONAL_COLUMNS):
                 dtype = np.dtype(field.type.item.cname.removesuffix("_t"))
                 column = np.zeros(capacity, dtype)
                 # The array lives as long as this object, so its address stays valid.

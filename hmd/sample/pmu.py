@@ -182,7 +182,7 @@ def open_pmu(
         period=period,
         periods=PRIME_PERIODS,
         ns_per_latency_unit=rings[0].times.ns_per_tsc or read_cpu_model(proc, sysfs).ns_per_cycle,
-        also=settings.code_columns,
+        optional=settings.code_columns,
         pairs=bool(seconds),
     )
 

@@ -107,7 +107,7 @@ class Attribution(Protocol):
 class RingSampler:
     """A ``Sampler`` over rings; owns its ``control``.
 
-    ``detail`` describes what it samples. ``also`` names the optional columns that rows have, by
+    ``detail`` describes what it samples. ``optional`` names the optional columns that rows have, by
     samples' READ (``instructions``) and IP (``code_address``). ``pairs``: two counters count loads,
     the second with the ``second_period``. ``scale_loads`` turns counted loads into accesses where
     the counter does not count every one.
@@ -127,7 +127,7 @@ class RingSampler:
         periods: tuple[int, ...],
         ns_per_latency_unit: float = 1.0,
         read_rows: int = MAX_READ_ROWS,
-        also: Collection[str] = (),
+        optional: Collection[str] = (),
         pairs: bool = False,
         scale_loads: ScaleLoads | None = None,
     ) -> None:
@@ -145,10 +145,10 @@ class RingSampler:
         self._copied_columns = [
             name
             for name, column in COLUMNS.items()
-            if name not in ("process", "latency_ns") and (name in also or not column.optional)
+            if name not in ("process", "latency_ns") and (name in optional or not column.optional)
         ]
         self._pairs, self._scale_loads = pairs, scale_loads
-        self._columns = RecordColumns(read_rows, also=also)
+        self._columns = RecordColumns(read_rows, optional=optional)
         self._started = False
         self._first_ring = 0
         self._useless_stores = 0

@@ -415,7 +415,7 @@ def open_spe(settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS) -
         threads,
         period=period,
         periods=periods,
-        also=settings.code_columns,
+        optional=settings.code_columns,
     )
 
 

@@ -27,7 +27,7 @@ from hmd.base.errors import missing_extra
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_models import store_configs
 from hmd.sample.perf_ring import (
-    ASKED,
+    OPTIONAL_COLUMNS,
     RecordColumns,
     RecordList,
     RingCounts,
@@ -163,7 +163,7 @@ class PerfData(PerfRecording):
         self._events, self._event_of_id = [], {}
         self._spe_words: tuple[int, ...] | None = None
         self._spe_clock, self._spe_unknown = SpeClock(), 0
-        columns = RecordColumns(_BATCH_RECORDS, also=ASKED)
+        columns = RecordColumns(_BATCH_RECORDS, optional=OPTIONAL_COLUMNS)
         try:
             with self.path.open("rb") as file:
                 begin, end = self._read_header(file)

@@ -25,7 +25,14 @@ import numpy as np
 from hmd.base.errors import UsageError
 from hmd.linux.mappings import MappingAccess
 from hmd.sample.access_batch import Kind
-from hmd.sample.perf_ring import ASKED, Level, RecordColumns, SampleFormat, SampleType, read_records
+from hmd.sample.perf_ring import (
+    OPTIONAL_COLUMNS,
+    Level,
+    RecordColumns,
+    SampleFormat,
+    SampleType,
+    read_records,
+)
 from hmd.trace.perf_recording import PerfRecording, clean_name, read_failed
 from hmd.trace.reader import MAX_INT64, TraceError
 
@@ -90,7 +97,7 @@ class PerfScript(PerfRecording):
         """Yield all samples, in the order of the lines; those of one kind at a time."""
         self._forget()
         self._names: dict[int, str] = {}
-        columns = RecordColumns(_BATCH_LINES, also=ASKED)
+        columns = RecordColumns(_BATCH_LINES, optional=OPTIONAL_COLUMNS)
         rows = dict[Kind, list[tuple[int, ...]]]()
         try:
             with self.path.open("rb") as file:
@@ -262,7 +269,7 @@ class AccessText(PerfRecording):
         """Yield all accesses; the first reading counts them, and the second one has their times."""
         self._forget()
         self.about.events[self._form] = None
-        columns, rows, count = RecordColumns(_BATCH_LINES, also=ASKED), [], 0
+        columns, rows, count = RecordColumns(_BATCH_LINES, optional=OPTIONAL_COLUMNS), [], 0
         columns.period[:], columns.level[:] = 1, Level.UNKNOWN
         for row in self._rows():
             rows.append(row)

@@ -62,7 +62,7 @@ def test_instructions_are_read_where_asked_for_and_stay_with_their_rows() -> Non
     for i in range(4):
         struct.pack_into("<IHHQQ", ring, 4096 + 24 * i, SAMPLE, 0, 24, 1000 + i, 4096 * i)
     struct.pack_into("<Q", ring, 1024, 24 * 4)
-    columns = RecordColumns(8, also=("code_address",))
+    columns = RecordColumns(8, optional=("code_address",))
     memory = np.frombuffer(ring, np.uint8)
     Ring.over(memory, SampleType.IP | SampleType.ADDR).drain(columns)
     assert columns.code_address[:4].tolist() == [1000, 1001, 1002, 1003]

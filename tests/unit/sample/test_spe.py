@@ -44,7 +44,7 @@ OWN = os.getpid()
 
 
 def drain(memory: SpeMemory, capacity: int = 100) -> RecordColumns:
-    columns = RecordColumns(capacity, also=("code_address",))
+    columns = RecordColumns(capacity, optional=("code_address",))
     memory.reader.drain(columns)
     assert memory.word(packets.AUX_TAIL)[0] == memory.word(packets.AUX_HEAD)[0]
     return columns
